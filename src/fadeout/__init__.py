@@ -1,0 +1,24 @@
+"""Fadeout prunes PyTorch networks while they train."""
+
+from fadeout import criteria, methods, models, schedules
+from fadeout.fades import Decay, Fade, Progressive
+from fadeout.masks import Masks
+from fadeout.methods.dense import NoPruning
+from fadeout.methods.swd import SelectiveWeightDecay
+from fadeout.structures import Elements
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Decay",
+    "Elements",
+    "Fade",
+    "Masks",
+    "NoPruning",
+    "Progressive",
+    "SelectiveWeightDecay",
+    "criteria",
+    "methods",
+    "models",
+    "schedules",
+]

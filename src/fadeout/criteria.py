@@ -1,0 +1,103 @@
+"""Criteria: which weights go first. Pure functions from a weight and its gradient to scores.
+
+A criterion is any callable ``(weight, gradient) -> score``, all three tensors of the same shape; the
+lowest scores go first. It is called with one parameter at a time, in float32 or wider, outside
+autograd; a missing gradient counts as zero.
+
+A criterion that does not look at the gradient may say so with an attribute
+``needs_gradient = False``: its scores are then computed from the weights whenever they are wanted.
+All others are scored once, when the gradients of a step are ready, and the pruner keeps the scores.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+def magnitude(weight: Tensor, gradient: Tensor) -> Tensor:
+    """``|w|``, the paper's criterion.
+
+    >>> magnitude(torch.tensor([-2.0, 1.0]), torch.zeros(2))
+    tensor([2., 1.])
+    """
+    return weight.abs()
+
+
+def gradient_magnitude(weight: Tensor, gradient: Tensor) -> Tensor:
+    """``|g|``: a weight that the loss does not feel goes first.
+
+    >>> gradient_magnitude(torch.tensor([-2.0, 1.0]), torch.tensor([0.5, -3.0]))
+    tensor([0.5000, 3.0000])
+    """
+    return gradient.abs()
+
+
+def taylor(weight: Tensor, gradient: Tensor) -> Tensor:
+    """``|w g|``: to first order, how much the loss changes when the weight is set to zero.
+
+    >>> taylor(torch.tensor([-2.0, 1.0]), torch.tensor([0.5, -3.0]))
+    tensor([1., 3.])
+
+    Reference: Molchanov et al., "Importance Estimation for Neural Network Pruning", CVPR 2019.
+    """
+    return (weight * gradient).abs()
+
+
+def lamp(weight: Tensor, gradient: Tensor) -> Tensor:
+    """Layer-adaptive magnitude: ``w^2 / sum(v^2 for v in the layer if |v| >= |w|)``.
+
+    In each layer it ranks as the magnitude does, but the largest weight of every layer scores 1, so
+    that no layer loses its last weights to another whose weights merely happen to be larger. It
+    protects thin layers at extreme targets, and networks with batch-norm, where the scale of a
+    layer's weights means nothing.
+
+    >>> lamp(torch.tensor([3.0, 4.0]), torch.zeros(2))
+    tensor([0.3600, 1.0000], dtype=torch.float64)
+
+    Reference: Lee et al., "Layer-adaptive Sparsity for the Magnitude-based Pruning", ICLR 2021.
+    """
+    square = weight.double().square().flatten()
+    ordered = square.sort().values
+    not_smaller = ordered.flip(0).cumsum(0).flip(0)
+    # Equal weights get equal scores: each looks up the first of its equals in the order.
+    score = square / not_smaller[torch.searchsorted(ordered, square)]
+    return score.nan_to_num_(0.0).view_as(weight)  # in float64: squares of faded weights underflow
+
+
+magnitude.needs_gradient = False  # pyright: ignore[reportFunctionMemberAccess]
+lamp.needs_gradient = False  # pyright: ignore[reportFunctionMemberAccess]
+
+
+class moving_average:
+    """Average a criterion's scores over steps: ``s <- decay * s + (1 - decay) * new``.
+
+    Gradients of single batches are noisy; the average ranks by what stays.
+
+    Args:
+        criterion: the criterion to average.
+        decay: weight of the past, in [0, 1).
+
+    >>> steadier = moving_average(taylor, decay=0.9)
+    >>> steadier.update(torch.tensor([1.0]), torch.tensor([2.0]))
+    tensor([1.1000])
+    """
+
+    needs_gradient = True  # the average over steps is a state, to be kept like a gradient score
+
+    def __init__(self, criterion: Criterion, decay: float = 0.9):
+        if not 0 <= decay < 1:
+            raise ValueError(f"the decay of a moving average lies in [0, 1), got {decay!r}")
+        self.criterion, self.decay = criterion, decay
+
+    def __call__(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        return self.criterion(weight, gradient)
+
+    def update(self, old: Tensor, new: Tensor) -> Tensor:
+        """The average after one more step."""
+        return old.lerp(new, 1 - self.decay)
+
+    def __repr__(self) -> str:
+        return f"moving_average({self.criterion}, decay={self.decay})"

@@ -1,0 +1,226 @@
+"""Fades: how a targeted weight goes to zero.
+
+At every step the pruner asks its fade for the *dose* of each parameter group and applies it to the
+targeted weights, either to their gradient before the step or to the weights after it. A fade of one's
+own is a subclass of :class:`Fade`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fadeout.schedules import Schedule, as_schedule, cubic, exponential
+
+
+class Fade:
+    """What every fade can be asked; the defaults are those of a full target, faded after the step."""
+
+    on_gradient: bool = False
+    """Act on the gradient, before the step, rather than on the weight, after it."""
+
+    selective: bool = True
+    """Act on the targeted weights only, rather than on all prunable weights alike."""
+
+    def check(self, group: Mapping[str, Any], label: str) -> None:
+        """Raise a ``ValueError`` where a parameter group of the optimizer lacks what the fade needs."""
+
+    def target(self, progress: float, steps: int) -> float:
+        """The fraction of the final target that is targeted at this step."""
+        return 1.0
+
+    def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        """How much of the fade a weight of this parameter group gets at this step."""
+        raise NotImplementedError
+
+    def shrink(self, weight: Tensor, dose: float) -> Tensor:
+        """The weights after a dose, where the fade acts after the step."""
+        raise NotImplementedError
+
+    def gradient(self, weight: Tensor, dose: float) -> Tensor:
+        """What joins the gradient, where the fade acts before the step."""
+        raise NotImplementedError
+
+    def loss(self, weight: Tensor, dose: float) -> Tensor:
+        """The penalty whose gradient that is; optimizers that evaluate a closure need it."""
+        raise NotImplementedError
+
+    def factor(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        """What a targeted weight is multiplied by at this step; NaN where that is not one number."""
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Progressive(Fade):
+    """The default fade: nothing to tune. Target and fade grow with progress alone.
+
+    With ``p`` the progress at the end of the step, the target grows as in Zhu and Gupta,
+    ``q(p) = T (1 - (1 - t) ** 3)`` with ``t`` the position of ``p`` in the window from 0.1 to 0.75, and
+    after the step every targeted weight is multiplied by a factor whose logarithm falls exponentially,
+
+        ``f(p) = exp(-lam(p) / steps)``,  ``lam(p) = 10 (steps ln(1000) / 10) ** (p / 0.75)``,
+
+    and is zero from 0.75 on. At the start a targeted weight halves in 7 % of the training, slowly enough
+    to recover when it is needed; at 0.75 it loses a factor of 1000 in one step. In the last quarter the
+    network trains as sparse as it will be, although weights may still change places. So removal changes
+    nothing at all, for every optimizer, learning rate, decay and number of steps.
+
+    >>> fade = Progressive()
+    >>> [round(fade.target(p, 1000), 3) for p in (0.0, 0.25, 0.5, 0.75)]
+    [0.0, 0.548, 0.944, 1.0]
+    >>> [round(fade.factor(p, 1000, {}), 3) for p in (0.0, 0.25, 0.5, 0.7, 0.75)]
+    [0.99, 0.915, 0.458, 0.018, 0.0]
+    """
+
+    def target(self, progress: float, steps: int) -> float:
+        return _GROWTH(progress + 1 / steps)
+
+    def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        position = (progress + 1 / steps) / _WINDOW[1]
+        if position >= 1:
+            return math.inf
+        last = max(math.log(1000), _FIRST_RATE / steps)
+        return exponential(_FIRST_RATE / steps, last)(position)
+
+    def shrink(self, weight: Tensor, dose: float) -> Tensor:
+        return weight * math.exp(-dose)
+
+    def factor(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        return math.exp(-self.dose(progress, steps, group))
+
+
+_WINDOW = (0.1, 0.75)  # of progress: the target grows in it, and the factor is zero after it
+_GROWTH = cubic(1.0, window=_WINDOW)
+_FIRST_RATE = 10.0  # at the start a targeted weight falls by exp(-10) over the length of a training
+
+
+@dataclass(frozen=True)
+class Decay(Fade):
+    """The paper's selective weight decay (Algorithm 1), on a full target from the first step.
+
+    The loss gains ``a(p) mu / 2 * sum(w*^2)``, with ``w*`` the targeted weights.
+
+    - ``mode="gradient"``, as published: ``a mu w`` joins the gradient before the step. It goes
+      through whatever the optimizer does with gradients, momentum and Adam's moments included, and
+      joins after the user's clipping. Under SGD it diverges once ``lr a mu`` nears 2.
+    - ``mode="implicit"``: after the step, ``w <- w / (1 + lr a mu)``, the step that the penalty takes
+      when it is evaluated at its end point (a proximal step). It cannot diverge, whatever the strength.
+
+    Args:
+        strength: the paper's ``a``: a number, or a schedule such as
+            ``schedules.exponential(a_min, a_max)`` (Equation 3).
+        weight_decay: the paper's ``mu``; by default the weight decay of the parameter's own group.
+        mode: ``"gradient"`` or ``"implicit"``.
+        penalty: ``"l2"``, ``"l1"`` (``sum |w|``) or ``"smooth_l1"`` (``w^2 / 2`` below 1, ``|w| - 1/2``
+            above), each with its gradient and its proximal step.
+        selective: False decays all prunable weights alike, the paper's ablation.
+
+    >>> fade = Decay(100.0, weight_decay=0.01, mode="implicit")
+    >>> fade.factor(0.0, 1000, {"lr": 1.0})
+    0.5
+
+    Reference: Tessier et al., "Rethinking Weight Decay for Efficient Neural Network Pruning",
+    J. Imaging 2022.
+    """
+
+    strength: float | Schedule
+    _: KW_ONLY
+    weight_decay: float | None = None
+    mode: Literal["gradient", "implicit"] = "gradient"
+    penalty: Literal["l2", "l1", "smooth_l1"] = "l2"
+    selective: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self):
+        _one_of("mode", self.mode, ("gradient", "implicit"))
+        _one_of("penalty", self.penalty, tuple(_PENALTIES))
+        if not callable(self.strength):
+            _finite("strength", self.strength)
+        if self.weight_decay is not None and not 0 < self.weight_decay < math.inf:
+            raise ValueError(
+                f"weight_decay (the paper's mu) is a positive number, got {self.weight_decay!r}; "
+                "leave it out to take that of each parameter group"
+            )
+
+    @property
+    def on_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.mode == "gradient"
+
+    def check(self, group: Mapping[str, Any], label: str) -> None:
+        if not self._mu(group) > 0:
+            raise ValueError(
+                f"{label} has weight_decay={group.get('weight_decay')!r}, and Decay multiplies it: "
+                "nothing would fade. Set weight_decay in the optimizer, or pass "
+                "fadeout.Decay(..., weight_decay=mu)"
+            )
+
+    def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        strength = _finite("strength", as_schedule(self.strength)(progress)) * self._mu(group)
+        return strength if self.on_gradient else strength * float(group["lr"])
+
+    def shrink(self, weight: Tensor, dose: float) -> Tensor:
+        return _PENALTIES[self.penalty].proximal(weight, dose)
+
+    def gradient(self, weight: Tensor, dose: float) -> Tensor:
+        return _PENALTIES[self.penalty].gradient(weight) * dose
+
+    def loss(self, weight: Tensor, dose: float) -> Tensor:
+        return _PENALTIES[self.penalty].value(weight) * dose
+
+    def factor(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        if self.penalty != "l2":
+            return math.nan
+        dose = self.dose(progress, steps, group)
+        return 1 - dose * float(group["lr"]) if self.on_gradient else 1 / (1 + dose)
+
+    def _mu(self, group: Mapping[str, Any]) -> float:
+        return float(group.get("weight_decay", 0.0)) if self.weight_decay is None else self.weight_decay
+
+
+class _Penalty(NamedTuple):
+    value: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor], Tensor]
+    proximal: Callable[[Tensor, float], Tensor]
+    """``argmin_x dose * value(x) + (x - w)^2 / 2``"""
+
+
+def _l1_proximal(weight: Tensor, dose: float) -> Tensor:
+    return weight.sign() * (weight.abs() - dose).clamp_min(0)
+
+
+def _smooth_l1_proximal(weight: Tensor, dose: float) -> Tensor:
+    inside = weight.abs() <= 1 + dose
+    return torch.where(inside, weight * (1 / (1 + dose)), weight - dose * weight.sign())
+
+
+_PENALTIES = {
+    "l2": _Penalty(
+        value=lambda w: w.square().sum() / 2,
+        gradient=lambda w: w,
+        proximal=lambda w, dose: w * (1 / (1 + dose)),
+    ),
+    "l1": _Penalty(
+        value=lambda w: w.abs().sum(),
+        gradient=torch.sign,
+        proximal=_l1_proximal,
+    ),
+    "smooth_l1": _Penalty(
+        value=lambda w: F.smooth_l1_loss(w, torch.zeros_like(w), reduction="sum"),
+        gradient=lambda w: w.clamp(-1, 1),
+        proximal=_smooth_l1_proximal,
+    ),
+}
+
+
+def _one_of(name: str, given: object, accepted: tuple[str, ...]) -> None:
+    if given not in accepted:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, accepted))}; got {given!r}")
+
+
+def _finite(name: str, value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is a number >= 0, or a schedule of such numbers; got {value!r}")
+    return value

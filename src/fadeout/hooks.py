@@ -1,0 +1,103 @@
+"""The optimizers' own step hooks, made safe: one round of callbacks for each step that really happens."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class Rounds(Protocol):
+    """What is called in a round, that is, in one step of all the optimizers."""
+
+    def begin(self) -> None:
+        """Once, when the first optimizer is about to step and the gradients are ready."""
+
+    def join(self, optimizer: Optimizer) -> Tensor | None:
+        """Before each optimizer uses its gradients: add to them, and return what joins the loss."""
+
+    def end(self) -> None:
+        """Once, after the last optimizer has stepped."""
+
+
+class StepHooks:
+    """Call a :class:`Rounds` around the steps of one or several optimizers.
+
+    - A closure zeroes and recomputes the gradients, perhaps many times in a step (LBFGS). It is
+      wrapped, so that ``join`` follows every evaluation and ``begin`` the first.
+    - A fused optimizer under ``GradScaler`` runs its hooks on steps that it skips because of
+      infinities; those are no rounds.
+    - With several optimizers the round ends after the last of them has stepped, in any order. When
+      one of them steps again before that, another was skipped: a new round begins.
+    - The hooks stay outside ``torch.compile``d steps, which would recompile at every count.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], rounds: Rounds):
+        self._optimizers, self._rounds = list(optimizers), rounds
+        self._begun, self._stepped = False, set[int]()
+        before, after = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
+        self._handles = [
+            handle
+            for optimizer in self._optimizers
+            for handle in (
+                optimizer.register_step_pre_hook(before),
+                optimizer.register_step_post_hook(after),
+            )
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks off the optimizers. A second call does nothing."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        if _is_skipped(optimizer):
+            return None
+        if id(optimizer) in self._stepped:
+            self._begun, self._stepped = False, set()
+        # args[0] is the optimizer itself
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._join(optimizer)
+            return None
+        wrapped = self._wrap(closure, optimizer)
+        if len(args) > 1:
+            return (args[0], wrapped, *args[2:]), kwargs
+        return args, {**kwargs, "closure": wrapped}
+
+    def _wrap(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        def evaluate():
+            loss = closure()
+            extra = self._join(optimizer)
+            return loss if loss is None or extra is None else loss + extra
+
+        return evaluate
+
+    def _join(self, optimizer: Optimizer) -> Tensor | None:
+        with torch.no_grad():
+            if not self._begun:
+                self._rounds.begin()
+                self._begun = True
+            return self._rounds.join(optimizer)
+
+    def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _is_skipped(optimizer):
+            return
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self._optimizers):
+            self._begun, self._stepped = False, set()
+            with torch.no_grad():
+                self._rounds.end()
+
+
+def gradient_scale(optimizer: Optimizer) -> float:
+    """By how much the gradients are scaled inside the step of a fused optimizer, under ``GradScaler``."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return 1.0 if scale is None else float(scale)
+
+
+def _is_skipped(optimizer: Optimizer) -> bool:
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf)

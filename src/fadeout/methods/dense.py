@@ -1,0 +1,45 @@
+"""No pruning at all, behind the interface of the pruners."""
+
+from typing import Any
+
+from fadeout.masks import Masks
+
+
+class NoPruning:
+    """A pruner that does nothing, so that no training loop needs an ``if``.
+
+    It takes whatever arguments a pruner takes.
+
+    >>> pruner = NoPruning()
+    >>> pruner.remove()
+    Masks(0 parameters, 0 of 0 weights left)
+    """
+
+    progress = 0.0
+    sparsity_now = 0.0
+    factor_now = 1.0
+    fade = 0.0
+
+    def __init__(self, *args: object, **kwargs: object):
+        pass
+
+    def masks(self) -> Masks:
+        """No masks: everything stays."""
+        return Masks({})
+
+    def remove(self) -> Masks:
+        """Removes nothing."""
+        return Masks({})
+
+    def attach(self, optimizer: object) -> None:
+        """Does nothing."""
+
+    def detach(self) -> None:
+        """Does nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """An empty state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Reads nothing."""

@@ -1,0 +1,206 @@
+"""Selective weight decay (Tessier et al., 2022)."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from fadeout import criteria
+from fadeout.criteria import Criterion
+from fadeout.fades import Fade, Progressive
+from fadeout.hooks import gradient_scale
+from fadeout.parameters import Prunable, has_two_dimensions, held_by
+from fadeout.pruner import Pruner
+from fadeout.schedules import Schedule
+from fadeout.structures import Elements
+
+
+class SelectiveWeightDecay(Pruner):
+    """Fade the weights that would be pruned now, at every step, until nothing is left to prune.
+
+    At each step ``w*``, the ``round(sparsity * n)`` prunable weights of lowest score, get the fade's
+    dose: with ``Decay``, the paper's, the loss gains ``a mu / 2 * sum(w*^2)``; with ``Progressive``, the
+    default, a targeted weight is multiplied by a factor of progress alone. A weight that is no longer
+    targeted recovers.
+
+    It acts through the optimizer's own step hooks, so the training loop stays as it is.
+
+    Args:
+        model: the network, wrapped (DDP, ``torch.compile``) or not.
+        optimizer: the optimizer that trains it, or a list: the pruner then acts after the last has stepped.
+        sparsity: the fraction to remove, in (0, 1); or a schedule of progress.
+        steps: the optimizer steps over which the fade completes, usually those of the whole training.
+        structure: what stands and falls together.
+        criterion: which go first: any callable (weight, gradient) -> score.
+        fade: how they go: ``Progressive()`` or ``Decay(...)``.
+        prunable: which parameters take part: a predicate on (name, parameter), or names; by default
+            weights of two or more dimensions. Only those that the optimizer holds and trains.
+
+    >>> import fadeout
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Linear(10, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> pruner = fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=100)
+    >>> for _ in range(100):
+    ...     optimizer.zero_grad()
+    ...     model(torch.randn(8, 10)).square().mean().backward()
+    ...     optimizer.step()
+    >>> pruner.fade  # removal takes nothing
+    0.0
+    >>> pruner.remove()
+    Masks(1 parameters, 10 of 100 weights left)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        sparsity: float | Schedule,
+        steps: int,
+        structure: Elements | None = None,
+        criterion: Criterion = criteria.magnitude,
+        fade: Fade | None = None,
+        prunable: Prunable = has_two_dimensions,
+    ):
+        self._fade = Progressive() if fade is None else fade
+        if not isinstance(self._fade, Fade):
+            raise ValueError(f"fade is fadeout.Progressive() or fadeout.Decay(...), got {fade!r}")
+        self._chosen: dict[str, Tensor] = {}  # this round's targeted weights, where the fade acts before the step
+        self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
+        self._warned = False
+        super().__init__(
+            model,
+            optimizer,
+            sparsity=sparsity,
+            steps=steps,
+            structure=structure,
+            criterion=criterion,
+            prunable=prunable,
+        )
+
+    @property
+    def factor_now(self) -> float:
+        """What a targeted weight is multiplied by at this step: the smallest factor of all groups.
+
+        For ``Decay`` in gradient mode it is that of plain SGD, ``1 - lr a mu``; it is NaN for penalties
+        that subtract instead.
+        """
+        groups = {id(group): group for group in self._groups().values()}.values()
+        return min(self._fade.factor(self.progress, self.steps, group) for group in groups)
+
+    def begin(self) -> None:
+        if self._fade.on_gradient:
+            self._check_finite()
+        super().begin()
+        if self._fade.on_gradient:
+            self._chosen = self._affected()
+
+    def join(self, optimizer: Optimizer) -> Tensor | None:
+        if not self._fade.on_gradient:
+            return None
+        held = held_by([optimizer])
+        groups, scale, loss = self._groups(), gradient_scale(optimizer), None
+        for name, parameter in self.parameters.items():
+            if id(parameter) not in held:
+                continue
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise ValueError(
+                    f"the gradient of {name!r} is sparse, and a penalty on it would be dense: "
+                    "use fadeout.Decay(..., mode='implicit')"
+                )
+            dose = self._fade.dose(self.progress, self.steps, groups[name])
+            self._warn_of_divergence(optimizer, float(groups[name]["lr"]) * dose)
+            targeted = torch.where(self._chosen[name], parameter.detach(), 0)
+            penalty = self._fade.gradient(targeted, dose * scale)
+            if parameter.grad is None:
+                parameter.grad = penalty
+            else:
+                parameter.grad.add_(penalty)
+            value = self._fade.loss(targeted, dose)
+            loss = value if loss is None else loss + value.to(loss.device)
+        return loss
+
+    def end(self) -> None:
+        self._check_finite()
+        if self._fade.on_gradient:
+            for name, gone in self._chosen.items():
+                _flush(self.parameters[name], gone)
+            self._chosen = {}
+        else:
+            groups = self._groups()
+            for name, gone in self._affected().items():
+                dose = self._fade.dose(self.progress, self.steps, groups[name])
+                self._shrink(name, gone, dose)
+        self._count()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "pending": dict(self._pending)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._pending = dict(state["pending"])
+
+    def _growth(self) -> float:
+        return self._fade.target(self.progress, self.steps)
+
+    def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
+        for name, group in groups.items():
+            self._fade.check(group, self._label(name, group))
+
+    def _label(self, name: str, group: dict[str, Any]) -> str:
+        for optimizer in self._optimizers:
+            for number, other in enumerate(optimizer.param_groups):
+                if other is group:
+                    return f"parameter group {number} of {type(optimizer).__name__} (it holds {name!r})"
+        raise AssertionError(f"no optimizer holds the group of {name!r}")
+
+    def _affected(self) -> dict[str, Tensor]:
+        if self._fade.selective:
+            return self._targeted()
+        return {name: torch.ones_like(p, dtype=torch.bool) for name, p in self.parameters.items()}
+
+    def _shrink(self, name: str, targeted: Tensor, dose: float) -> None:
+        parameter = self.parameters[name]
+        if torch.finfo(parameter.dtype).bits < 32:
+            dose = self._representable(name, targeted, dose)
+        wide = parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32))
+        parameter.copy_(torch.where(targeted, self._fade.shrink(wide, dose), wide))
+        _flush(parameter, targeted)
+
+    def _representable(self, name: str, targeted: Tensor, dose: float) -> float:
+        """Save up doses that a parameter below float32 cannot represent: 0.999 w is w in bfloat16."""
+        parameter = self.parameters[name]
+        dose += self._pending.pop(name, 0.0)
+        largest = torch.where(targeted, parameter.detach(), 0).abs().amax().double()
+        change = largest - self._fade.shrink(largest, dose)
+        if change < 8 * torch.finfo(parameter.dtype).eps * largest:
+            self._pending[name] = dose
+            return 0.0
+        return dose
+
+    def _warn_of_divergence(self, optimizer: Optimizer, rate: float) -> None:
+        if rate >= 2 and isinstance(optimizer, SGD) and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"at step {self._step} lr * strength * mu = {rate:.3g}: from 2 on, SGD overshoots and "
+                "the targeted weights grow. Use fadeout.Decay(..., mode='implicit'), which cannot diverge",
+                stacklevel=2,
+            )
+
+    def _blame(self) -> str:
+        if not self._fade.on_gradient:
+            return ""
+        return (
+            f". The penalty on the gradient is {self._fade!r}: use mode='implicit', which cannot diverge, if "
+            "it is too strong"
+        )
+
+
+def _flush(parameter: nn.Parameter, targeted: Tensor) -> None:
+    """Set targeted weights among the denormal numbers, on which processors are slow, to zero."""
+    tiny = torch.finfo(parameter.dtype).tiny
+    parameter.masked_fill_(targeted & (parameter.detach().abs() < tiny), 0)

@@ -1,0 +1,87 @@
+"""Which parameters take part, under the names that the user's own model gives them."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+Prunable = Callable[[str, nn.Parameter], bool] | Iterable[str]
+
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
+# children that torch.compile and the checkpoint and sharding wrappers put between a module and its own
+_INSERTED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+def named(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The model's parameters, tied ones once, by names without a wrapper's prefix.
+
+    >>> list(named(nn.DataParallel(nn.Linear(2, 2))))
+    ['weight', 'bias']
+    """
+    return {_clean(model, name): parameter for name, parameter in model.named_parameters()}
+
+
+def has_two_dimensions(name: str, parameter: nn.Parameter) -> bool:
+    """The default choice: matrices and filters, but neither biases nor norms."""
+    return parameter.dim() >= 2
+
+
+def choose(
+    model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
+) -> dict[str, nn.Parameter]:
+    """The prunable parameters: of the model, chosen by the user, trained, held by an optimizer.
+
+    Args:
+        model: the network, wrapped or not.
+        optimizers: those that train it; None where training is over.
+        prunable: a predicate on (name, parameter), or names.
+    """
+    everything = named(model)
+    held = {id(p) for p in everything.values()}
+    if optimizers is not None:
+        held &= held_by(optimizers)
+    if not held:
+        raise ValueError(
+            "the optimizer holds none of the model's parameters: it was built for another model, or "
+            "before the parameters were replaced. Build it from model.parameters(), then the pruner"
+        )
+    if callable(prunable):
+        wanted = [name for name, parameter in everything.items() if prunable(name, parameter)]
+    else:
+        wanted = [prunable] if isinstance(prunable, str) else list(prunable)
+        _require(wanted, everything, held)
+    chosen = {n: p for n, p in everything.items() if n in set(wanted) and id(p) in held and p.requires_grad}
+    chosen = {n: p for n, p in chosen.items() if p.is_floating_point() and p.numel()}
+    if not chosen:
+        raise ValueError(
+            f"nothing to prune: of {len(everything)} parameters, {len(wanted)} are prunable, and none of "
+            "these is a trained floating-point parameter that the optimizer holds. By default weights of "
+            "two or more dimensions are prunable; choose others with prunable="
+        )
+    return chosen
+
+
+def held_by(optimizers: Sequence[Optimizer]) -> set[int]:
+    """The identities of all parameters that the optimizers hold."""
+    return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+
+
+def _require(names: list[str], everything: dict[str, nn.Parameter], held: set[int]) -> None:
+    for name in names:
+        if name not in everything:
+            near = difflib.get_close_matches(name, everything, n=3) or list(everything)[:3]
+            raise ValueError(f"prunable names {name!r}, which the model does not have; it has {near} ...")
+        if id(everything[name]) not in held:
+            raise ValueError(f"prunable names {name!r}, which the optimizer does not hold")
+
+
+def _clean(model: nn.Module, name: str) -> str:
+    kept, module = [], model
+    *path, leaf = name.split(".")
+    for part in path:
+        if part not in _INSERTED and not isinstance(module, _WRAPPERS):
+            kept.append(part)
+        module = getattr(module, part)
+    return ".".join([*kept, leaf])

@@ -1,0 +1,324 @@
+"""What all pruners share: they act through the optimizer's step hooks, count steps and end in masks."""
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fadeout import criteria
+from fadeout.criteria import Criterion
+from fadeout.hooks import StepHooks, gradient_scale
+from fadeout.masks import Masks
+from fadeout.parameters import Prunable, choose, has_two_dimensions, held_by
+from fadeout.schedules import Schedule, as_schedule
+from fadeout.structures import Elements
+
+_VERSION = 1
+
+
+class Pruner(ABC):
+    """The base of pruners that act while the network trains. See :class:`SelectiveWeightDecay`.
+
+    A subclass says what a step does to the weights (:meth:`end`), and perhaps to the gradients
+    (:meth:`join`).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        sparsity: float | Schedule,
+        steps: int,
+        structure: Elements | None = None,
+        criterion: Criterion = criteria.magnitude,
+        prunable: Prunable = has_two_dimensions,
+    ):
+        self.sparsity = _checked_sparsity(sparsity)
+        self.steps = _checked_steps(steps)
+        self.structure = Elements() if structure is None else structure
+        if not callable(criterion):
+            raise ValueError(f"criterion is a callable (weight, gradient) -> score, got {criterion!r}")
+        self.criterion = criterion
+        self._optimizers = _as_list(optimizer)
+        self.parameters = choose(model, self._optimizers, prunable)
+        self._step = 0
+        self._kept_scores: dict[str, Tensor] = {}
+        self._hooks: StepHooks | None = None
+        self._check_groups(self._groups())
+        self._hooks = StepHooks(self._optimizers, self)
+
+    # What a subclass fills in -------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The gradients of a step are ready."""
+        if self._needs_gradient:
+            self._keep_scores()
+
+    def join(self, optimizer: Optimizer) -> Tensor | None:
+        """One optimizer is about to use its gradients."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """All optimizers have stepped."""
+
+    def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
+        """Raise where a parameter's group lacks what the pruner needs."""
+
+    def _growth(self) -> float:
+        """The fraction of the final target that is targeted at this step."""
+        return 1.0
+
+    # Figures for a progress display -------------------------------------------------------------
+
+    @property
+    def progress(self) -> float:
+        """How far the fade is: 0 before the first step, ``s / steps`` after ``s`` steps, 1 at most."""
+        return min(self._step / self.steps, 1.0)
+
+    @property
+    def sparsity_now(self) -> float:
+        """The fraction that is targeted at this step: it grows, unless ``sparsity`` is a schedule."""
+        target = _in_range(as_schedule(self.sparsity)(self.progress), self.progress)
+        return target if callable(self.sparsity) else target * self._growth()
+
+    @property
+    @abstractmethod
+    def factor_now(self) -> float:
+        """What a targeted weight is multiplied by at this step."""
+
+    @property
+    def fade(self) -> float:
+        """The norm of what removal would take now, over the norm of what would stay."""
+        gone = stays = 0.0
+        for name, mask in self.masks().items():
+            weight = self.parameters[name].detach().double()
+            gone += float(weight[~mask].square().sum())
+            stays += float(weight[mask].square().sum())
+        return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
+
+    # Removal ------------------------------------------------------------------------------------
+
+    def masks(self) -> Masks:
+        """What would stay if removal, to the final target, came now."""
+        gone = self.structure.select(self._scores(), self._final_sparsity)
+        return Masks({name: ~targeted for name, targeted in gone.items()})
+
+    def remove(self) -> Masks:
+        """Set the weights beyond the final target to exactly zero, detach, and return the masks.
+
+        A warning says so where the fade is not complete, that is, where removal changes the network.
+        """
+        self._check_finite("at removal")
+        masks, fade = self.masks(), self.fade
+        with torch.no_grad():
+            for name, mask in masks.items():
+                self.parameters[name].masked_fill_(~mask, 0)
+        self.detach()
+        if fade > _COMPLETE:
+            early = f", {self.steps - self._step} steps early" if self._step < self.steps else ""
+            warnings.warn(
+                f"remove() after step {self._step} of {self.steps}{early}: the fade was not complete. The "
+                f"norm of the removed weights was {fade:.2g} of that of the others, so the network changes. "
+                "Check the accuracy, train on with masks.hold(), or let the fade run its course",
+                stacklevel=2,
+            )
+        return masks
+
+    # Hooks --------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Take the hooks off the optimizer: training goes on without the pruner."""
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def attach(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
+        """Act on this optimizer from now on, say a copy (which has no hooks), or after ``detach()``.
+
+        It must hold the parameters that the pruner was built for.
+        """
+        optimizers = _as_list(optimizer)
+        held = held_by(optimizers)
+        missing = [name for name, parameter in self.parameters.items() if id(parameter) not in held]
+        if missing:
+            raise ValueError(f"this optimizer does not hold {', '.join(missing[:5])}: it trains another model")
+        before, self._optimizers = self._optimizers, optimizers
+        try:
+            self._check_groups(self._groups())
+        except ValueError:
+            self._optimizers = before
+            raise
+        self.detach()
+        self._hooks = StepHooks(optimizers, self)
+
+    # State --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to resume with bit-identical weights, beside model and optimizer."""
+        return {
+            "version": _VERSION,
+            "step": self._step,
+            "steps": self.steps,
+            "sparsity": self._final_sparsity,
+            "shapes": {name: tuple(p.shape) for name, p in self.parameters.items()},
+            "scores": {name: score.clone() for name, score in self._kept_scores.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state_dict()`` was taken. A state that does not fit changes nothing."""
+        if not isinstance(state, dict) or "step" not in state or "shapes" not in state:
+            raise ValueError("this is no state of a pruner: it comes from pruner.state_dict()")
+        if state["version"] > _VERSION:
+            raise ValueError(f"the state is of version {state['version']}, this fadeout reads {_VERSION}")
+        shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
+        theirs = {name: tuple(shape) for name, shape in state["shapes"].items()}
+        if theirs != shapes:
+            odd = [n for n in {**shapes, **theirs} if shapes.get(n) != theirs.get(n)]
+            raise ValueError(
+                f"the state is from another model: {odd[0]!r} has shape {theirs.get(odd[0])} there and "
+                f"{shapes.get(odd[0])} here ({len(odd)} such parameters)"
+            )
+        for name, mine in (("steps", self.steps), ("sparsity", self._final_sparsity)):
+            if state[name] != mine:
+                raise ValueError(
+                    f"the state was saved with {name}={state[name]}, this pruner has {name}={mine}: "
+                    "build it with the same arguments to resume"
+                )
+        self._step = int(state["step"])
+        self._kept_scores = {
+            name: score.detach().clone().to(self.parameters[name].device)
+            for name, score in state["scores"].items()
+        }
+
+    # Inside -------------------------------------------------------------------------------------
+
+    @property
+    def _final_sparsity(self) -> float:
+        return _in_range(as_schedule(self.sparsity)(1.0), 1.0)
+
+    @property
+    def _needs_gradient(self) -> bool:
+        return getattr(self.criterion, "needs_gradient", True)
+
+    def _groups(self) -> dict[str, dict[str, Any]]:
+        """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
+        owner = {id(p): g for o in self._optimizers for g in o.param_groups for p in g["params"]}
+        return {name: owner[id(parameter)] for name, parameter in self.parameters.items()}
+
+    def _targeted(self) -> dict[str, Tensor]:
+        """The weights that are targeted at this step."""
+        return self.structure.select(self._scores(), self.sparsity_now)
+
+    def _scores(self) -> dict[str, Tensor]:
+        if self._needs_gradient:
+            if not self._kept_scores:
+                raise ValueError(
+                    f"{self.criterion} scores weights by their gradients, and no step has been taken yet"
+                )
+            return self._kept_scores
+        return {name: self._score(name, parameter) for name, parameter in self.parameters.items()}
+
+    def _keep_scores(self) -> None:
+        scales = {
+            id(p): gradient_scale(o) for o in self._optimizers for g in o.param_groups for p in g["params"]
+        }
+        update = getattr(self.criterion, "update", lambda old, new: new)
+        for name, parameter in self.parameters.items():
+            score = self._score(name, parameter, scales[id(parameter)])
+            old = self._kept_scores.get(name)
+            self._kept_scores[name] = score if old is None else update(old, score)
+
+    @torch.no_grad()
+    def _score(self, name: str, parameter: nn.Parameter, scale: float = 1.0) -> Tensor:
+        weight = _widened(parameter.detach())
+        gradient = weight.new_zeros(()).expand_as(weight)
+        if self._needs_gradient and parameter.grad is not None:
+            dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            gradient = dense.to(weight.dtype) / scale
+        score = self.criterion(weight, gradient)
+        if score.shape != weight.shape:
+            raise ValueError(
+                f"{self.criterion} gave scores of shape {tuple(score.shape)} for {name!r}, "
+                f"which has shape {tuple(weight.shape)}"
+            )
+        if self.criterion is not criteria.magnitude and bool(score.isnan().any()):
+            raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._step}")
+        return score
+
+    def _check_finite(self, when: str = "") -> None:
+        """Raise, naming parameter and step, where a weight is NaN or infinite."""
+        largest = {n: torch.linalg.vector_norm(p.detach(), math.inf) for n, p in self.parameters.items()}
+        if torch.stack([value.double().cpu() for value in largest.values()]).isfinite().all():
+            return
+        name = next(name for name, value in largest.items() if not value.isfinite())
+        raise ValueError(
+            f"{name!r} holds NaN or infinite weights {when or f'at step {self._step}'}: training has "
+            f"diverged. The pruner has changed nothing in this step{self._blame()}"
+        )
+
+    def _blame(self) -> str:
+        """What the pruner itself may have to do with a divergence."""
+        return ""
+
+    def _count(self) -> None:
+        self._step += 1
+        if self._step == self.steps + 1:
+            warnings.warn(
+                f"more steps than the steps={self.steps} that the pruner was built for: its final strength is "
+                "held. Pass the number of optimizer steps of the whole training",
+                stacklevel=2,
+            )
+
+
+# Below this ratio of norms a removal changes nothing that a test set could show.
+_COMPLETE = 1e-2
+
+
+def _as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
+        raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
+    return optimizers
+
+
+def _widened(weight: Tensor) -> Tensor:
+    """At least float32, which holds every narrower number exactly."""
+    return weight if weight.dtype == torch.float64 else weight.float()
+
+
+def _checked_sparsity(sparsity: float | Schedule) -> float | Schedule:
+    if callable(sparsity):
+        for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
+            _in_range(sparsity(progress), progress)
+        return sparsity
+    try:
+        value = float(sparsity)
+    except (TypeError, ValueError):
+        value = math.nan
+    if 0 < value < 1 and not isinstance(sparsity, bool):
+        return value
+    hint = "Use fadeout.NoPruning for a dense run" if value == 0 else "It is the fraction to remove"
+    if 1 < value < 100:
+        hint = f"Did you mean {value / 100:g}?"
+    raise ValueError(f"sparsity is a fraction between 0 and 1, or a schedule; got {sparsity!r}. {hint}")
+
+
+def _in_range(value: float, progress: float) -> float:
+    if not 0 <= value < 1 or (progress == 1.0 and value == 0):
+        raise ValueError(
+            f"the sparsity schedule gives {value!r} at progress {progress:g}; it must stay in [0, 1), and "
+            "end above 0"
+        )
+    return value
+
+
+def _checked_steps(steps: int) -> int:
+    if isinstance(steps, bool) or not isinstance(steps, int | float) or steps < 1 or steps != int(steps):
+        raise ValueError(f"steps is the whole number of optimizer steps of the training, got {steps!r}")
+    return int(steps)

@@ -1,0 +1,102 @@
+"""Schedules: callables from progress in [0, 1] to a number.
+
+Wherever Fadeout takes a number that may change during training, it also takes a schedule, and any
+callable will do: ``lambda progress: ...``.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+Schedule = Callable[[float], float]
+
+
+def constant(value: float) -> Schedule:
+    """The same value throughout.
+
+    >>> constant(3.0)(0.5)
+    3.0
+    """
+    return partial(_constant, value)
+
+
+def linear(start: float, end: float) -> Schedule:
+    """A straight line: ``start + (end - start) * p``.
+
+    >>> linear(0.0, 8.0)(0.25)
+    2.0
+    """
+    return partial(_linear, start, end)
+
+
+def exponential(start: float, end: float) -> Schedule:
+    """Equation 3 of the paper: ``a(p) = start * (end / start) ** p``.
+
+    Decreases when ``end < start``, as in the paper's extended grid. Both ends must be positive.
+
+    >>> round(exponential(0.1, 1e5)(0.5), 6)
+    100.0
+    """
+    if not (0 < start < math.inf and 0 < end < math.inf):
+        raise ValueError(
+            f"an exponential schedule needs two positive finite ends, got {start!r} and {end!r}; "
+            "use linear() to start or end at zero"
+        )
+    return partial(_exponential, start, end)
+
+
+def cosine(start: float, end: float) -> Schedule:
+    """Half a cosine wave: ``end + (start - end) * (1 + cos(pi p)) / 2``.
+
+    >>> round(cosine(0.0, 1.0)(0.5), 6)
+    0.5
+    """
+    return partial(_cosine, start, end)
+
+
+def cubic(end: float, start: float = 0.0, *, window: tuple[float, float] = (0.0, 1.0)) -> Schedule:
+    """The growing target of Zhu and Gupta (2017): fast at first, then slower and slower.
+
+    ``end + (start - end) * (1 - t) ** 3``, with ``t`` the position of the progress inside ``window``.
+
+    >>> target = cubic(0.9, window=(0.1, 0.75))
+    >>> target(0.0), round(target(0.425), 4), target(0.75)
+    (0.0, 0.7875, 0.9)
+    """
+    begin, finish = window
+    if not 0 <= begin < finish <= 1:
+        raise ValueError(f"a window is two growing numbers in [0, 1], got {window!r}")
+    return partial(_cubic, start, end, begin, finish)
+
+
+def as_schedule(value: float | Schedule) -> Schedule:
+    """A number as a constant schedule; a callable as it is.
+
+    >>> as_schedule(2)(0.3)
+    2.0
+    """
+    return value if callable(value) else constant(float(value))
+
+
+# Module-level functions, so that a schedule can be pickled and sent to another process.
+
+
+def _constant(value: float, progress: float) -> float:
+    return value
+
+
+def _linear(start: float, end: float, progress: float) -> float:
+    return start + (end - start) * progress
+
+
+def _exponential(start: float, end: float, progress: float) -> float:
+    return start * (end / start) ** progress
+
+
+def _cosine(start: float, end: float, progress: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _cubic(start: float, end: float, begin: float, finish: float, progress: float) -> float:
+    position = min(max((progress - begin) / (finish - begin), 0.0), 1.0)
+    return end + (start - end) * (1 - position) ** 3
