@@ -73,7 +73,7 @@ class Progressive(Fade):
     >>> [round(fade.target(p, 1000), 3) for p in (0.0, 0.25, 0.5, 0.75)]
     [0.0, 0.548, 0.944, 1.0]
     >>> [round(fade.factor(p, 1000, {}), 3) for p in (0.0, 0.25, 0.5, 0.7, 0.75)]
-    [0.99, 0.915, 0.458, 0.018, 0.0]
+    [0.99, 0.915, 0.455, 0.011, 0.0]
     """
 
     def target(self, progress: float, steps: int) -> float:

@@ -14,8 +14,8 @@ class Rounds(Protocol):
     def begin(self) -> None:
         """Once, when the first optimizer is about to step and the gradients are ready."""
 
-    def join(self, optimizer: Optimizer) -> Tensor | None:
-        """Before each optimizer uses its gradients: add to them, and return what joins the loss."""
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
+        """Before each optimizer uses its gradients: add to them, and return what joins a closure's loss."""
 
     def end(self) -> None:
         """Once, after the last optimizer has stepped."""
@@ -36,7 +36,8 @@ class StepHooks:
     def __init__(self, optimizers: Sequence[Optimizer], rounds: Rounds):
         self._optimizers, self._rounds = list(optimizers), rounds
         self._begun, self._stepped = False, set[int]()
-        before, after = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
+        before: Any = torch.compiler.disable(self._before)
+        after: Any = torch.compiler.disable(self._after)
         self._handles = [
             handle
             for optimizer in self._optimizers
@@ -60,7 +61,7 @@ class StepHooks:
         # args[0] is the optimizer itself
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            self._join(optimizer)
+            self._join(optimizer, wants_loss=False)
             return None
         wrapped = self._wrap(closure, optimizer)
         if len(args) > 1:
@@ -70,17 +71,17 @@ class StepHooks:
     def _wrap(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         def evaluate():
             loss = closure()
-            extra = self._join(optimizer)
+            extra = self._join(optimizer, wants_loss=True)
             return loss if loss is None or extra is None else loss + extra
 
         return evaluate
 
-    def _join(self, optimizer: Optimizer) -> Tensor | None:
+    def _join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         with torch.no_grad():
             if not self._begun:
                 self._rounds.begin()
                 self._begun = True
-            return self._rounds.join(optimizer)
+            return self._rounds.join(optimizer, wants_loss)
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _is_skipped(optimizer):

@@ -59,14 +59,18 @@ class Masks(Mapping[str, Tensor]):
         """The fraction that goes; 0 for no masks at all."""
         return 1 - self.left / self.total if self.total else 0.0
 
-    @torch.no_grad()
     def apply(self, model: nn.Module) -> None:
         """Set the weights that go to exactly zero: in the model, or in an averaged copy (EMA) of it.
 
         The model may be wrapped (DDP, ``torch.compile``, ``AveragedModel``). Where a name or a shape
         does not fit, a ``ValueError`` says which, and nothing is changed.
         """
-        for parameter, mask in self._match(model):
+        self.apply_to(named(model))
+
+    @torch.no_grad()
+    def apply_to(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """The same, for parameters by name."""
+        for parameter, mask in self._match(parameters):
             parameter.masked_fill_(~mask.to(parameter.device), 0)
 
     def hold(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> StepHooks:
@@ -76,7 +80,7 @@ class Masks(Mapping[str, Tensor]):
         """
         self.apply(model)
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        return StepHooks(optimizers, _Hold(self._match(model)))
+        return StepHooks(optimizers, _Hold(self._match(named(model))))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, in one move: a crash leaves the old file or the new one."""
@@ -91,8 +95,7 @@ class Masks(Mapping[str, Tensor]):
         except safetensors.SafetensorError as error:
             raise ValueError(f"{os.fspath(path)} is no whole safetensors file: {error}") from error
 
-    def _match(self, model: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
-        parameters = named(model)
+    def _match(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[nn.Parameter, Tensor]]:
         missing = [name for name in self if name not in parameters]
         if missing:
             raise ValueError(f"the masks are for another model: this one has no {', '.join(missing[:5])}")
@@ -111,10 +114,8 @@ class _Hold:
 
     def begin(self) -> None: ...
 
-    def join(self, optimizer: Optimizer) -> None: ...
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> None: ...
 
     def end(self) -> None:
         for parameter, gone in self._gone:
             parameter.masked_fill_(gone, 0)
-
-

@@ -60,8 +60,9 @@ class Pruner(ABC):
         if self._needs_gradient:
             self._keep_scores()
 
-    def join(self, optimizer: Optimizer) -> Tensor | None:
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         """One optimizer is about to use its gradients."""
+        return None
 
     @abstractmethod
     def end(self) -> None:
@@ -69,6 +70,7 @@ class Pruner(ABC):
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         """Raise where a parameter's group lacks what the pruner needs."""
+        return None
 
     def _growth(self) -> float:
         """The fraction of the final target that is targeted at this step."""
@@ -95,12 +97,7 @@ class Pruner(ABC):
     @property
     def fade(self) -> float:
         """The norm of what removal would take now, over the norm of what would stay."""
-        gone = stays = 0.0
-        for name, mask in self.masks().items():
-            weight = self.parameters[name].detach().double()
-            gone += float(weight[~mask].square().sum())
-            stays += float(weight[mask].square().sum())
-        return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
+        return self._fade_under(self.masks())
 
     # Removal ------------------------------------------------------------------------------------
 
@@ -112,13 +109,13 @@ class Pruner(ABC):
     def remove(self) -> Masks:
         """Set the weights beyond the final target to exactly zero, detach, and return the masks.
 
-        A warning says so where the fade is not complete, that is, where removal changes the network.
+        Warnings say so where the fade is not complete, that is, where removal changes the network, and
+        where it leaves a parameter without any weight.
         """
         self._check_finite("at removal")
-        masks, fade = self.masks(), self.fade
-        with torch.no_grad():
-            for name, mask in masks.items():
-                self.parameters[name].masked_fill_(~mask, 0)
+        masks = self.masks()
+        fade = self._fade_under(masks)
+        masks.apply_to(self.parameters)
         self.detach()
         if fade > _COMPLETE:
             early = f", {self.steps - self._step} steps early" if self._step < self.steps else ""
@@ -126,6 +123,13 @@ class Pruner(ABC):
                 f"remove() after step {self._step} of {self.steps}{early}: the fade was not complete. The "
                 f"norm of the removed weights was {fade:.2g} of that of the others, so the network changes. "
                 "Check the accuracy, train on with masks.hold(), or let the fade run its course",
+                stacklevel=2,
+            )
+        empty = [name for name, mask in masks.items() if not mask.any()]
+        if empty:
+            warnings.warn(
+                f"no weight is left in {', '.join(empty[:5])}: nothing passes there any more. Ask for less, "
+                "or protect thin layers with criterion=fadeout.criteria.lamp",
                 stacklevel=2,
             )
         return masks
@@ -147,7 +151,7 @@ class Pruner(ABC):
         held = held_by(optimizers)
         missing = [name for name, parameter in self.parameters.items() if id(parameter) not in held]
         if missing:
-            raise ValueError(f"this optimizer does not hold {', '.join(missing[:5])}: it trains another model")
+            raise ValueError(f"the optimizer does not hold {', '.join(missing[:5])}: it trains another model")
         before, self._optimizers = self._optimizers, optimizers
         try:
             self._check_groups(self._groups())
@@ -201,6 +205,14 @@ class Pruner(ABC):
     @property
     def _final_sparsity(self) -> float:
         return _in_range(as_schedule(self.sparsity)(1.0), 1.0)
+
+    def _fade_under(self, masks: Masks) -> float:
+        gone = stays = 0.0
+        for name, mask in masks.items():
+            weight = self.parameters[name].detach().double()
+            gone += float(torch.where(mask, 0, weight).square().sum())
+            stays += float(torch.where(mask, weight, 0).square().sum())
+        return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
 
     @property
     def _needs_gradient(self) -> bool:
@@ -270,8 +282,8 @@ class Pruner(ABC):
         self._step += 1
         if self._step == self.steps + 1:
             warnings.warn(
-                f"more steps than the steps={self.steps} that the pruner was built for: its final strength is "
-                "held. Pass the number of optimizer steps of the whole training",
+                f"more steps than the steps={self.steps} that the pruner was built for: its final strength "
+                "is held. Pass the number of optimizer steps of the whole training",
                 stacklevel=2,
             )
 

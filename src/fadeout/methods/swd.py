@@ -69,7 +69,7 @@ class SelectiveWeightDecay(Pruner):
         self._fade = Progressive() if fade is None else fade
         if not isinstance(self._fade, Fade):
             raise ValueError(f"fade is fadeout.Progressive() or fadeout.Decay(...), got {fade!r}")
-        self._chosen: dict[str, Tensor] = {}  # this round's targeted weights, where the fade acts before the step
+        self._chosen: dict[str, Tensor] = {}  # this step's targeted weights, from its begin to its end
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
         super().__init__(
@@ -99,7 +99,7 @@ class SelectiveWeightDecay(Pruner):
         if self._fade.on_gradient:
             self._chosen = self._affected()
 
-    def join(self, optimizer: Optimizer) -> Tensor | None:
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         if not self._fade.on_gradient:
             return None
         held = held_by([optimizer])
@@ -120,8 +120,9 @@ class SelectiveWeightDecay(Pruner):
                 parameter.grad = penalty
             else:
                 parameter.grad.add_(penalty)
-            value = self._fade.loss(targeted, dose)
-            loss = value if loss is None else loss + value.to(loss.device)
+            if wants_loss:
+                value = self._fade.loss(targeted, dose)
+                loss = value if loss is None else loss + value.to(loss.device)
         return loss
 
     def end(self) -> None:

@@ -1,0 +1,33 @@
+# "make demo" and "make test" do all the set-up themselves, once, and again when pyproject.toml or
+# constraints.txt change. They need only Python (3.10 or newer) and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: demo test slow lint install clean
+
+demo: $(INSTALLED)
+	$(BIN)/fadeout demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2
+
+slow: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit('Fadeout needs Python 3.10 or newer: make PYTHON=...' if sys.version_info < (3, 10) else 0)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[experiments,dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist

@@ -1,0 +1,6 @@
+"""Data sets by name, as tensors in memory."""
+
+from fadeout.data.dataset import Dataset
+from fadeout.data.mnist import mnist
+
+__all__ = ["Dataset", "mnist"]

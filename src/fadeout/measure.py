@@ -1,0 +1,284 @@
+"""How large a network is and what it costs: parameters, operations, bytes, time."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.flop_counter import FlopCounterMode
+
+Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)  # the first: batch-norms and instance-norms
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
+
+
+@dataclass
+class Row:
+    """The figures of one layer, or of the whole network.
+
+    Attributes:
+        name: the module's name in the network; empty for the network's own parameters and products.
+        kind: the module's class.
+        calls: how often it ran on the example.
+        parameters: how many it holds; tied ones count where they first occur.
+        nonzero: how many of them are not zero (all of them on the meta device, which has no values).
+        operations_input: operations as the paper's text has it, by the *input's* height and width.
+        operations_output: the same by the *output's* height and width, as the authors' code has it.
+        macs: multiply-accumulates of convolutions, linear layers, attention and other matrix products.
+        bytes: what its parameters and buffers take in a dense state dict, without the file's header.
+    """
+
+    name: str
+    kind: str
+    calls: int = 0
+    parameters: int = 0
+    nonzero: int = 0
+    operations_input: int = 0
+    operations_output: int = 0
+    macs: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds for one forward pass: the median of ``repeats`` passes, and the quartiles around it."""
+
+    median: float
+    lower: float
+    upper: float
+    repeats: int
+
+    def __str__(self) -> str:
+        low, middle, high = (f"{1e3 * s:.3g}" for s in (self.lower, self.median, self.upper))
+        return f"{middle} ms (quartiles {low} to {high}, {self.repeats} passes)"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What :func:`measure` found: ``rows`` for the layers, ``total``, and the ``latency`` if asked for.
+
+    ``print(measurement)`` shows a table, ``to_dict()`` gives plain numbers for a JSON file.
+    """
+
+    rows: tuple[Row, ...]
+    total: Row
+    latency: Latency | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Rows, total and latency as plain dictionaries and numbers."""
+        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
+
+    def __str__(self) -> str:
+        heads = ["layer", "type", "calls", "parameters", "non-zero", "ops (input)", "ops (output)"]
+        lines = [[*heads, "MACs", "bytes"]]
+        for row in (*self.rows, self.total):
+            name, kind, *numbers = (getattr(row, field.name) for field in fields(row))
+            lines.append([name or "(itself)", kind, *(f"{number:,}" for number in numbers)])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = [
+            "  ".join(
+                c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        ]
+        rule = "-" * len(text[0])
+        latency = [f"latency {self.latency}"] if self.latency else []
+        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1], *latency])
+
+
+def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Measurement:
+    """Count what a network holds and what one forward pass costs, layer by layer and in all.
+
+    The network runs once, in evaluation mode, and is left as it was. All figures are for the example as
+    given: pass a batch of one picture for the cost of a picture. What holds zeros is counted like the
+    rest, except in ``nonzero``: :func:`fadeout.compact` first, to see what removal brings.
+
+    Operations follow section 4.5 of the paper, which makes no distinction between additions and
+    multiplications, and looks at these layers only::
+
+        convolution      f_in f_out k^2 h w     (f_in / groups, where there are groups)
+        normalisation    2 f h w
+        dense            f_in f_out + f_out     (for each position)
+
+    The text takes h and w from the input, the authors' code (for the basic blocks of ResNet-20) from the
+    output; they differ where a convolution has a stride. ResNet-20 with 64 maps on 32 by 32 pictures has
+    775.8 M operations by the input and 650.0 M by the output. The column "Ops" of the paper's Table 3 is
+    the share left in networks that the authors trained; no total is printed, and each of its values is
+    possible under both readings. As the authors' code recorded it, it is to be compared with
+    ``operations_output``.
+
+    ``macs`` is taken from the tensors that were multiplied, whether by a module or by a function, and
+    belongs to the innermost module around. Normalisations, activations and pooling have none; nor have
+    sparse products and recurrent layers that run as one fused kernel.
+
+    Args:
+        model: any module; a module that runs twice counts twice in operations, once in parameters.
+        example_input: a tensor, or a tuple of positional or a mapping of keyword arguments.
+        repeats: if above 0, the forward pass is also timed that often, see :func:`latency`.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(4))
+    >>> print(measure(model, torch.zeros(1, 3, 8, 8)))
+    layer  type         calls  parameters  non-zero  ops (input)  ops (output)   MACs  bytes
+    ----------------------------------------------------------------------------------------
+    0      Conv2d           1         108       108        6,912         1,728  1,728    432
+    1      BatchNorm2d      1           8         4          128           128      0     72
+    ----------------------------------------------------------------------------------------
+    total  Sequential       1         116       112        7,040         1,856  1,728    504
+    """
+    inner = _unwrapped(model)
+    rows = _weights(inner)
+    run = _forward(inner, example_input)
+    with _still(inner), _counting(rows):
+        run()
+    kept = tuple(r for r in rows.values() if r.parameters or r.bytes or r.operations_output or r.macs)
+    total = Row("total", type(inner).__name__, calls=1)
+    for field in fields(Row)[3:]:
+        setattr(total, field.name, sum(getattr(row, field.name) for row in kept))
+    return Measurement(kept, total, latency(model, example_input, repeats) if repeats else None)
+
+
+def latency(model: nn.Module, example_input: Example, repeats: int = 30) -> Latency:
+    """Time the forward pass, in evaluation mode and without gradients, after three passes to warm up.
+
+    Args:
+        model: any module, on the device where it is to be timed.
+        example_input: as for :func:`measure`.
+        repeats: how many passes are timed, each on its own.
+
+    >>> latency(nn.Linear(2, 2), torch.zeros(1, 2), repeats=5).repeats
+    5
+    """
+    if repeats < 2:
+        raise ValueError(f"repeats is a whole number from 2 up, so that there is a spread, got {repeats!r}")
+    run = _forward(model, example_input)
+    wait = _synchronizer(model)
+    times = []
+    with _still(model):
+        for _ in range(3 + repeats):
+            wait()
+            start = time.perf_counter()
+            run()
+            wait()
+            times.append(time.perf_counter() - start)
+    lower, median, upper = statistics.quantiles(times[3:], n=4, method="inclusive")
+    return Latency(median, lower, upper, repeats)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    # A compiled forward would run past the hooks, and a wrapper would prefix every name.
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def _weights(model: nn.Module) -> dict[nn.Module, Row]:
+    """A row for each module, with what it holds itself."""
+    rows, seen = {}, set()
+    for name, module in model.named_modules():
+        row = rows[module] = Row(name, type(module).__name__)
+        for parameter in module.parameters(recurse=False):
+            if parameter not in seen:
+                row.parameters += parameter.numel()
+                row.nonzero += parameter.numel() if parameter.is_meta else int(parameter.count_nonzero())
+                row.bytes += parameter.nbytes
+        stored = [
+            b for n, b in module.named_buffers(recurse=False) if n not in module._non_persistent_buffers_set
+        ]
+        row.bytes += sum(buffer.nbytes for buffer in stored if buffer not in seen)
+        seen.update(module.parameters(recurse=False), stored)
+    return rows
+
+
+def _forward(model: nn.Module, example: Example) -> Callable[[], object]:
+    if isinstance(example, Tensor):
+        return lambda: model(example)
+    if isinstance(example, tuple):
+        return lambda: model(*example)
+    if isinstance(example, Mapping):
+        return lambda: model(**example)
+    raise ValueError(
+        "example_input is a tensor, a tuple of positional arguments or a mapping of keyword arguments, "
+        f"got {type(example).__name__}"
+    )
+
+
+@contextmanager
+def _still(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards each module has its own mode again."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@contextmanager
+def _counting(rows: dict[nn.Module, Row]) -> Iterator[None]:
+    """Add the cost of what runs meanwhile to the rows of the modules that run it."""
+    open_calls: list[list[int]] = []  # for each module being run: count at its start, count of its children
+    fast = torch.backends.mha.get_fastpath_enabled()
+
+    def enter(module: nn.Module, args: Any) -> None:
+        open_calls.append([counter.get_total_flops(), 0])
+
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        start, children = open_calls.pop()
+        flops = counter.get_total_flops() - start
+        if open_calls:
+            open_calls[-1][1] += flops
+        row = rows[module]
+        row.calls += 1
+        row.macs += (flops - children) // 2
+        by_input, by_output = _operations(module, args[0] if args else kwargs.get("input"), output)
+        row.operations_input += by_input
+        row.operations_output += by_output
+
+    with ExitStack() as stack:
+        # Fused attention hides its products from the counter on some devices: use the plain form.
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        counter = stack.enter_context(FlopCounterMode(display=False))
+        for module in rows:
+            stack.callback(module.register_forward_pre_hook(enter).remove)
+            stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
+        yield
+
+
+def _operations(module: nn.Module, given: Any, output: Any) -> tuple[int, int]:
+    """One call in the paper's convention: by the input's height and width, and by the output's."""
+    if isinstance(module, _ConvNd):
+        weights = module.weight.numel()  # f_in / groups * f_out * k^2
+        return (
+            weights * (given.numel() // module.in_channels),
+            weights * (output.numel() // module.out_channels),
+        )
+    if isinstance(module, nn.Linear):
+        count = output.numel() * (module.in_features + 1)
+    else:
+        count = 2 * output.numel() if isinstance(module, _NORMS) else 0
+    return count, count
+
+
+def _synchronizer(model: nn.Module) -> Callable[[], object]:
+    """What waits until the model's device has done its work."""
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    if device.type == "meta":
+        raise ValueError("a model on the meta device cannot be timed: build it on a real device")
+    return torch.get_device_module(device).synchronize
