@@ -1,6 +1,8 @@
 """Fadeout prunes PyTorch networks while they train."""
 
 from fadeout import criteria, methods, models, schedules
+from fadeout.channels import Channels
+from fadeout.compact import compact
 from fadeout.fades import Decay, Fade, Progressive
 from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
@@ -10,6 +12,7 @@ from fadeout.structures import Elements
 __version__ = "0.1.0"
 
 __all__ = [
+    "Channels",
     "Decay",
     "Elements",
     "Fade",
@@ -17,6 +20,7 @@ __all__ = [
     "NoPruning",
     "Progressive",
     "SelectiveWeightDecay",
+    "compact",
     "criteria",
     "methods",
     "models",

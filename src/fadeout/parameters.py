@@ -23,6 +23,19 @@ def named(model: nn.Module) -> dict[str, nn.Parameter]:
     return {_clean(model, name): parameter for name, parameter in model.named_parameters()}
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module, inside DDP, ``torch.compile`` or ``AveragedModel``.
+
+    >>> unwrap(nn.DataParallel(nn.Linear(2, 2)))
+    Linear(in_features=2, out_features=2, bias=True)
+    """
+    while True:
+        inside = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
+        if not isinstance(inside, nn.Module):
+            return model
+        model = inside
+
+
 def has_two_dimensions(name: str, parameter: nn.Parameter) -> bool:
     """The default choice: matrices and filters, but neither biases nor norms."""
     return parameter.dim() >= 2

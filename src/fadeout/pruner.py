@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout.channels import Channels
 from fadeout.criteria import Criterion
 from fadeout.hooks import StepHooks, gradient_scale
 from fadeout.masks import Masks
-from fadeout.parameters import Prunable, choose, has_two_dimensions, held_by
+from fadeout.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.schedules import Schedule, as_schedule
 from fadeout.structures import Elements
 
@@ -35,7 +36,7 @@ class Pruner(ABC):
         *,
         sparsity: float | Schedule,
         steps: int,
-        structure: Elements | None = None,
+        structure: Elements | Channels | None = None,
         criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,
     ):
@@ -46,7 +47,9 @@ class Pruner(ABC):
             raise ValueError(f"criterion is a callable (weight, gradient) -> score, got {criterion!r}")
         self.criterion = criterion
         self._optimizers = _as_list(optimizer)
-        self.parameters = choose(model, self._optimizers, prunable)
+        self._bound = self.structure.bind(model, self._optimizers, prunable)
+        self._bound.check(self._final_sparsity)
+        self.parameters = self._bound.parameters
         self._step = 0
         self._kept_scores: dict[str, Tensor] = {}
         self._hooks: StepHooks | None = None
@@ -103,7 +106,7 @@ class Pruner(ABC):
 
     def masks(self) -> Masks:
         """What would stay if removal, to the final target, came now."""
-        gone = self.structure.select(self._scores(), self._final_sparsity)
+        gone = self._bound.select(self._scores(), self._final_sparsity)
         return Masks({name: ~targeted for name, targeted in gone.items()})
 
     def remove(self) -> Masks:
@@ -225,7 +228,7 @@ class Pruner(ABC):
 
     def _targeted(self) -> dict[str, Tensor]:
         """The weights that are targeted at this step."""
-        return self.structure.select(self._scores(), self.sparsity_now)
+        return self._bound.select(self._scores(), self.sparsity_now)
 
     def _scores(self) -> dict[str, Tensor]:
         if self._needs_gradient:

@@ -1,11 +1,13 @@
 """Structures: what stands and falls together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from fadeout.parameters import Prunable, choose
 from fadeout.selection import lowest
 
 
@@ -30,6 +32,13 @@ class Elements:
         if self.scope not in ("network", "layer"):
             raise ValueError(f"scope is 'network' or 'layer', got {self.scope!r}")
 
+    gradual: ClassVar[bool] = True
+    """The target grows with progress, unless ``sparsity`` is itself a schedule."""
+
+    def bind(self, model: nn.Module, optimizers: Sequence[Optimizer], prunable: Prunable) -> "BoundElements":
+        """Find the weights that take part."""
+        return BoundElements(self, choose(model, optimizers, prunable))
+
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         """Mark the weights that a removal at this sparsity would take."""
         if self.scope == "layer":
@@ -37,3 +46,18 @@ class Elements:
         total = sum(score.numel() for score in scores.values())
         marks = lowest(list(scores.values()), round(sparsity * total))
         return dict(zip(scores, marks, strict=True))
+
+
+@dataclass(frozen=True)
+class BoundElements:
+    """The weights of one network."""
+
+    structure: Elements
+    parameters: dict[str, nn.Parameter]
+
+    def check(self, sparsity: float) -> None:
+        """Every target can be reached."""
+
+    def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
+        """Mark the weights that a removal at this sparsity would take."""
+        return self.structure.select(scores, sparsity)

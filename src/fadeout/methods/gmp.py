@@ -60,10 +60,8 @@ class GradualMagnitudePruning(Pruner):
         return _GROWTH(self.progress + 1 / self.steps)
 
     def _scores(self) -> dict[str, Tensor]:
-        scores = super()._scores()
-        if self._held is None:
-            return scores
-        return {name: score.masked_fill(self._held[name], -math.inf) for name, score in scores.items()}
+        scores, held = super()._scores(), self._held or {}
+        return {n: s.masked_fill(held[n], -math.inf) if n in held else s for n, s in scores.items()}
 
     def _zero(self, gone: dict[str, Tensor]) -> None:
         for name, mask in gone.items():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fadeout import criteria
+from fadeout.channels import Channels
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
 from fadeout.hooks import gradient_scale
@@ -61,7 +62,7 @@ class SelectiveWeightDecay(Pruner):
         *,
         sparsity: float | Schedule,
         steps: int,
-        structure: Elements | None = None,
+        structure: Elements | Channels | None = None,
         criterion: Criterion = criteria.magnitude,
         fade: Fade | None = None,
         prunable: Prunable = has_two_dimensions,
@@ -104,7 +105,8 @@ class SelectiveWeightDecay(Pruner):
             return None
         held = held_by([optimizer])
         groups, scale, loss = self._groups(), gradient_scale(optimizer), None
-        for name, parameter in self.parameters.items():
+        for name, chosen in self._chosen.items():
+            parameter = self.parameters[name]
             if id(parameter) not in held:
                 continue
             if parameter.grad is not None and parameter.grad.is_sparse:
@@ -114,7 +116,7 @@ class SelectiveWeightDecay(Pruner):
                 )
             dose = self._fade.dose(self.progress, self.steps, groups[name])
             self._warn_of_divergence(optimizer, float(groups[name]["lr"]) * dose)
-            targeted = torch.where(self._chosen[name], parameter.detach(), 0)
+            targeted = torch.where(chosen, parameter.detach(), 0)
             penalty = self._fade.gradient(targeted, dose * scale)
             if parameter.grad is None:
                 parameter.grad = penalty
@@ -146,7 +148,7 @@ class SelectiveWeightDecay(Pruner):
         self._pending = dict(state["pending"])
 
     def _growth(self) -> float:
-        return self._fade.target(self.progress, self.steps)
+        return self._fade.target(self.progress, self.steps) if self.structure.gradual else 1.0
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():
@@ -162,7 +164,7 @@ class SelectiveWeightDecay(Pruner):
     def _affected(self) -> dict[str, Tensor]:
         if self._fade.selective:
             return self._targeted()
-        return {name: torch.ones_like(p, dtype=torch.bool) for name, p in self.parameters.items()}
+        return {name: torch.ones_like(mask) for name, mask in self._targeted().items()}
 
     def _shrink(self, name: str, targeted: Tensor, dose: float) -> None:
         parameter = self.parameters[name]

@@ -1,0 +1,260 @@
+"""Channels: structured pruning, its target counted in what is really gone."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.optim import Optimizer
+
+from fadeout.graph import Analysis, Network
+from fadeout.parameters import Prunable, has_two_dimensions, held_by, named, unwrap
+from fadeout.rules.base import source
+from fadeout.rules.layers import BatchNorm, GroupNorm, TransposedConvolution, Weighted
+from fadeout.rules.pointwise import Arithmetic
+from fadeout.selection import lowest
+from fadeout.tally import Of, Tally
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The channels of one layer, and what belongs to each of them."""
+
+    name: str
+    """The module whose output the channels are: a batch-norm, or a layer that none follows."""
+    width: int
+    fading: tuple[str, ...]
+    """Parameters whose slices along the first dimension fade with their channel."""
+    scored: tuple[str, ...]
+    """Parameters whose slices make the score of their channel."""
+
+
+class Channels:
+    """Whole channels fade, and are removed physically by :func:`fadeout.compact`: structured pruning.
+
+    The channels of every batch-norm whose producer and consumers are known can go. They are ranked by
+    ``|scale|``, and at each step the lowest of the whole network are targeted, as many as it takes to remove
+    the fraction ``sparsity`` of the network's *parameters*: a channel takes its filter and its slice of every
+    consumer with it. The least number of channels is taken that reaches the target, so that the network never
+    keeps more than asked for, and removes less than one channel too much.
+
+    Args:
+        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        by: ``"scale"`` ranks by the batch-norm's scale (the paper's criterion, after Liu et al.); ``"norm"``
+            by the norm of the filter with its batch-norm slice, which also makes candidates of layers
+            without batch-norm, linear layers included.
+        of: ``"parameters"``, or ``"operations"`` for a target in multiply-accumulates.
+        filters: the filters of targeted channels fade too, not only scale and shift.
+        candidates: as in the paper's networks, a batch-norm that feeds an addition which another batch-norm
+            follows is left alone; ``"all"`` adds it.
+        min_channels: so many channels stay in each layer, so that none collapses.
+        couple: both sides of an addition keep the same channels; for ``compact(..., couple=True)``.
+        leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
+
+    Reference: Section 3.3 of the paper; Liu et al., "Learning Efficient Convolutional Networks through
+    Network Slimming", ICCV 2017.
+    """
+
+    gradual = False
+    """The whole target from the first step: which channels stay wants to be known early."""
+
+    def __init__(
+        self,
+        example_input: Any,
+        *,
+        by: Literal["scale", "norm"] = "scale",
+        of: Of = "parameters",
+        filters: bool = False,
+        candidates: Literal["paper", "all"] = "paper",
+        min_channels: int = 1,
+        couple: bool = False,
+        leaves: Iterable[Any] = (),
+    ):
+        _one_of("by", by, ("scale", "norm"))
+        _one_of("of", of, ("parameters", "operations"))
+        _one_of("candidates", candidates, ("paper", "all"))
+        if min_channels < 0:
+            raise ValueError(f"min_channels is a whole number from 0 on, got {min_channels!r}")
+        self.example_input, self.by, self.filters = example_input, by, filters
+        self.of: Of = of
+        self.candidates, self.min_channels = candidates, min_channels
+        self.couple, self.leaves = couple, tuple(leaves)
+
+    def bind(self, model: nn.Module, optimizers: Sequence[Optimizer], prunable: Prunable) -> "BoundChannels":
+        """Trace the network, and find the channels that can go."""
+        return BoundChannels(self, unwrap(model), optimizers, prunable)
+
+
+class BoundChannels:
+    """The channels of one network."""
+
+    def __init__(
+        self, structure: Channels, model: nn.Module, optimizers: Sequence[Optimizer], prunable: Prunable
+    ):
+        self._structure = structure
+        network = Network(model, structure.example_input, structure.leaves)
+        everything, held = named(model), held_by(optimizers)
+        trained = {name for name, p in everything.items() if id(p) in held and p.requires_grad}
+        layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
+        layers = [layer for layer in layers if trained.issuperset(layer.fading)]
+        if prunable is not has_two_dimensions:
+            chosen = _chosen(prunable, everything)
+            layers = [layer for layer in layers if layer.fading[0] in chosen]
+        removable = _removable(network, layers, structure.couple)
+        self.layers = [layer for layer in layers if layer.name in removable]
+        if not self.layers:
+            raise ValueError(
+                "no channel of this network can go: none of its batch-norms lies between layers that are "
+                "known and trained. Channels(..., by='norm') ranks layers without batch-norm, "
+                "fadeout.Elements() prunes single weights"
+            )
+        self.parameters = {n: everything[n] for layer in self.layers for n in (*layer.scored, *layer.fading)}
+        self._tally = Tally(
+            network,
+            {layer.name: layer.width for layer in self.layers},
+            of=structure.of,
+            couple=structure.couple,
+        )
+        self._last = 0  # how many channels the last selection took: the next takes nearly as many
+
+    def check(self, sparsity: float) -> None:
+        """Raise where the target is out of reach."""
+        free = {layer.name: np.zeros(layer.width, bool) for layer in self.layers}
+        for alive in free.values():
+            alive[: self._structure.min_channels] = True
+        most = 1 - self._tally.left(free) / self._tally.total
+        if sparsity > most:
+            raise ValueError(
+                f"sparsity={sparsity:g} of the {self._structure.of} cannot be reached by removing channels: "
+                f"with min_channels={self._structure.min_channels} at most "
+                f"{math.floor(most * 1e4) / 1e4:g} can go"
+            )
+
+    def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
+        """Mark scale and shift of the channels that a removal at this sparsity would take."""
+        ranked = [self._channel_scores(layer, scores) for layer in self.layers]
+        owner = np.repeat(np.arange(len(ranked)), [len(score) for score in ranked])
+        place = np.concatenate([np.arange(len(score)) for score in ranked])
+        free = np.concatenate([self._free(score) for score in ranked])
+        order = np.concatenate(ranked).argsort(kind="stable")
+        order = order[free[order]]
+
+        def alive(count: int) -> dict[str, np.ndarray]:
+            masks = {layer.name: np.ones(layer.width, bool) for layer in self.layers}
+            for number, layer in enumerate(self.layers):
+                taken = order[:count]
+                masks[layer.name][place[taken[owner[taken] == number]]] = False
+            return masks
+
+        wanted = sparsity * self._tally.total
+        self._last = _first(
+            lambda count: self._tally.total - self._tally.left(alive(count)) >= wanted, len(order), self._last
+        )
+        chosen = alive(self._last)
+        return {
+            name: _spread(~torch.from_numpy(chosen[layer.name]), self.parameters[name])
+            for layer in self.layers
+            for name in layer.fading
+        }
+
+    def _channel_scores(self, layer: Layer, scores: Mapping[str, Tensor]) -> np.ndarray:
+        if len(layer.scored) == 1 and scores[layer.scored[0]].dim() == 1:
+            return scores[layer.scored[0]].double().cpu().numpy()
+        squares = [
+            scores[name].double().square().flatten(1 if scores[name].dim() > 1 else 0)
+            for name in layer.scored
+        ]
+        return sum(s.sum(1) if s.dim() > 1 else s for s in squares).sqrt().cpu().numpy()  # pyright: ignore
+
+    def _free(self, scores: np.ndarray) -> np.ndarray:
+        """All but the highest ``min_channels`` of a layer, which must stay."""
+        stay = lowest([torch.from_numpy(scores)], max(len(scores) - self._structure.min_channels, 0))
+        return stay[0].numpy()
+
+    def _layer(self, node: fx.Node, network: Network) -> Layer | None:
+        """The layer whose channels come out of this node, if they may be pruned."""
+        rule, by_norm = network.rules[node], self._structure.by == "norm"
+        if node.op != "call_module" or len(network.sites(node)) > 1:
+            return None
+        module, name = network.module(node), str(node.target)
+        if isinstance(rule, BatchNorm) and not isinstance(rule, GroupNorm) and module.weight is not None:
+            if self._structure.candidates == "paper" and _feeds_a_normed_addition(node, network):
+                return None
+            own, filters = (f"{name}.weight", f"{name}.bias"), _filters(source(node), network)
+            fading = (*own, *filters) if self._structure.filters else own
+            return Layer(name, module.num_features, fading, (*own, *filters) if by_norm else own[:1])  # pyright: ignore
+        if by_norm and not any(isinstance(network.rules[user], BatchNorm) for user in node.users):
+            filters = _filters(node, network)
+            width = len(network.model.get_parameter(filters[0])) if filters else 0
+            return Layer(name, width, filters, filters) if filters else None
+        return None
+
+
+def _filters(node: fx.Node, network: Network) -> tuple[str, ...]:
+    """The parameters of a convolution or linear layer, by the channels of its output; none if transposed."""
+    rule = network.rules[node]
+    if not isinstance(rule, Weighted) or len(network.sites(node)) > 1 or len(node.users) > 1:
+        return ()
+    module: Any = network.module(node)
+    if isinstance(rule, TransposedConvolution):  # stored by its inputs
+        return ()
+    return (
+        (f"{node.target}.weight",)
+        if module.bias is None
+        else (f"{node.target}.weight", f"{node.target}.bias")
+    )
+
+
+def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
+    """Whether a batch-norm's output goes into an addition whose result another batch-norm takes."""
+    for user in node.users:
+        rule = network.rules[user]
+        if isinstance(rule, Arithmetic) and any(
+            isinstance(network.rules[next_], BatchNorm) for next_ in user.users
+        ):
+            return True
+        nothing = user.op == "call_module" and isinstance(network.module(user), nn.Identity | nn.Dropout)
+        if nothing and _feeds_a_normed_addition(user, network):
+            return True
+    return False
+
+
+def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[str]:
+    """The layers that really lose a channel when it is dead."""
+    dead = {layer.name: torch.arange(layer.width) % 2 == 1 for layer in layers}
+    flows = Analysis(network, dead=dead, couple=couple).flows
+    nodes = {str(node.target): node for node in flows if node.op == "call_module"}
+    return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
+
+
+def _chosen(prunable: Prunable, everything: Mapping[str, nn.Parameter]) -> set[str]:
+    if callable(prunable):
+        return {name for name, parameter in everything.items() if prunable(name, parameter)}
+    return {prunable} if isinstance(prunable, str) else set(prunable)
+
+
+def _first(reached: Any, count: int, guess: int) -> int:
+    """The smallest number from 0 to ``count`` for which a monotone condition holds, sought from a guess."""
+    low, high, step = -1, count, 1  # the condition fails at low (or low is -1) and holds at high
+    guess = min(max(guess, 0), count)
+    while low + 1 < high:
+        if reached(guess):
+            high, guess = guess, guess - step
+        else:
+            low, guess = guess, guess + step
+        step *= 2
+        if not low < guess < high:
+            guess = (low + high) // 2
+    return high
+
+
+def _spread(dead: Tensor, parameter: Tensor) -> Tensor:
+    return dead.to(parameter.device).view(-1, *[1] * (parameter.dim() - 1)).expand_as(parameter)
+
+
+def _one_of(name: str, given: object, accepted: tuple[str, ...]) -> None:
+    if given not in accepted:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, accepted))}; got {given!r}")

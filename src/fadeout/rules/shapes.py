@@ -1,0 +1,273 @@
+"""Rules for operators that move channels about: reshaping, concatenation, splitting, attention's heads."""
+
+import math
+from operator import getitem
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from fadeout.rules.base import Linked, Rule, argument, call_with, name_of, source
+
+if TYPE_CHECKING:
+    from fadeout.compact import Surgery
+    from fadeout.graph import Analysis, Flow
+
+
+class Regrouped(Rule):
+    """Each channel of one side stands for several of the other, next to each other.
+
+    Flattening spreads a channel over its positions; splitting features into heads, and pixel shuffle, gather
+    several into one. ``factor`` is the number of outputs for an input, or its inverse.
+    """
+
+    def factor(self, node: fx.Node, flow: "Flow", a: "Analysis") -> tuple[int, int, int] | None:
+        """The output's axis, how many outputs an input becomes, how many inputs an output comes from."""
+        raise NotImplementedError
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        flow = a.flows.get(source(node))
+        found = None if flow is None or node not in a.network.shapes else self.factor(node, flow, a)
+        if flow is None or found is None:
+            return
+        axis, spread, gathered = found
+        values = flow.constant.repeat_interleave(spread).view(-1, gathered)
+        a.follow(node, axis, torch.where((values == values[:, :1]).all(1), values[:, 0], math.nan))
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        before, after = a.flows.get(source(node)), a.flows.get(node)
+        found = None if before is None or after is None else self.factor(node, before, a)
+        if before is None or after is None or found is None:
+            return super().needs(node, a)
+        _, spread, gathered = found
+        a.grow(node, before.needed.repeat_interleave(spread).view(-1, gathered).any(1))
+        a.grow(source(node), after.needed.repeat_interleave(gathered).view(-1, spread).any(1))
+        return None
+
+
+class Shuffled(Regrouped):
+    """Pixel shuffle and its inverse."""
+
+    def factor(self, node: fx.Node, flow: "Flow", a: "Analysis") -> tuple[int, int, int] | None:
+        after = a.shape(node)[flow.axis]
+        if flow.axis != len(a.shape(node)) - 3:
+            return None
+        return flow.axis, max(after // flow.width, 1), max(flow.width // after, 1)
+
+
+class Reshaped(Regrouped):
+    """``reshape``, ``view``, ``flatten``, ``unflatten`` where they leave the order of channels."""
+
+    def factor(self, node: fx.Node, flow: "Flow", a: "Analysis") -> tuple[int, int, int] | None:
+        old, new = a.shape(source(node)), a.shape(node)
+        ahead, behind = math.prod(old[: flow.axis]), math.prod(old[flow.axis + 1 :])
+        for axis, size in enumerate(new):
+            if math.prod(new[:axis]) != ahead or size == 1 != flow.width:
+                continue
+            after = math.prod(new[axis + 1 :])
+            if size % flow.width == 0 and size * after == flow.width * behind:
+                found = axis, size // flow.width, 1
+            elif flow.width % size == 0 and size * after == flow.width * behind:
+                found = axis, 1, flow.width // size
+            else:
+                continue
+            return None if a.keep_forward and isinstance(self._written(node, axis), int) else found
+        return None
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        for one in node.all_input_nodes[1:]:
+            if one in a.network.shapes:  # not a size but a value
+                a.need_all(one)
+        super().needs(node, a)
+
+    def cut(self, node: fx.Node, s: "Surgery") -> None:
+        kept, flow = s.kept(node), s.analysis.flows.get(node)
+        if kept is None or flow is None:
+            return
+        if isinstance(self._written(node, flow.axis), int):
+            sizes = self._sizes(node)
+            sizes[flow.axis] = len(kept)
+            whole = isinstance(argument(node, 1, "shape"), list | tuple)
+            s.arguments(node, (node.args[0], tuple(sizes)) if whole else (node.args[0], *sizes))
+
+    def _sizes(self, node: fx.Node) -> list[Any]:
+        if name_of(node) not in ("reshape", "view"):
+            return []
+        first = argument(node, 1, "shape")
+        return list(first) if isinstance(first, list | tuple) else list(node.args[1:])
+
+    def _written(self, node: fx.Node, axis: int) -> int | None:
+        """The number that stands in the call for this dimension; None where it is found out at run time."""
+        sizes = self._sizes(node)
+        number = sizes[axis] if axis < len(sizes) else None
+        return number if isinstance(number, int) and number != -1 else None
+
+
+class Concatenated(Rule):
+    """Channels one after the other."""
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        parts, dim = self._parts(node), argument(node, 1, "dim", 0)
+        flows = [a.flows.get(part) for part in parts]
+        known = [flow for flow in flows if flow is not None]
+        dim = dim % len(a.shape(node)) if isinstance(dim, int) else None
+        if known and all(flow.axis == dim for flow in known):
+            a.follow(node, dim, torch.cat([self._values(part, dim, a) for part in parts]))  # pyright: ignore
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        flow = a.flows.get(node)
+        if flow is None:
+            return super().needs(node, a)
+        parts = self._parts(node)
+        sizes = [a.shape(part)[flow.axis] for part in parts]
+        for part, needed in zip(parts, flow.needed.split(sizes), strict=True):
+            a.grow(part, needed)
+        stays = [
+            a.flows[p].needed if p in a.flows else torch.ones(n).bool()
+            for p, n in zip(parts, sizes, strict=True)
+        ]
+        a.grow(node, torch.cat(stays))
+        return None
+
+    def _parts(self, node: fx.Node) -> list[fx.Node]:
+        return list(argument(node, 0, "tensors"))
+
+    def _values(self, part: fx.Node, dim: int, a: "Analysis") -> Tensor:
+        if part in a.flows:
+            return a.flows[part].constant
+        return torch.full((a.shape(part)[dim],), math.nan, dtype=torch.float64)
+
+
+class Split(Rule):
+    """``chunk`` and ``split`` of the channels; their pieces are :class:`Piece`."""
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        if self.pieces(node, a) is None:
+            super().needs(node, a)
+
+    def cut(self, node: fx.Node, s: "Surgery") -> None:
+        pieces, before = self.pieces(node, s.analysis), s.kept(source(node))
+        if pieces is not None and before is not None:
+            needed = s.analysis.flows[source(node)].needed
+            sizes = [int(needed[piece].sum()) for piece in pieces]
+            s.call(node, torch.split, (source(node), sizes, s.analysis.flows[source(node)].axis))
+
+    def pieces(self, node: fx.Node, a: "Analysis") -> list[Tensor] | None:
+        """The channels of each piece; None where something else is split."""
+        flow, dim = a.flows.get(source(node)), argument(node, 2, "dim", 0)
+        plain = all(user.target is getitem for user in node.users)
+        if flow is None or not plain or a.keep_forward or dim % len(a.shape(source(node))) != flow.axis:
+            return None
+        number: Any = argument(node, 1, "chunks" if name_of(node) == "chunk" else "split_size_or_sections")
+        number = node.kwargs.get("split_size", number)  # as Tensor.split names it
+        whole = torch.arange(flow.width)
+        return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
+
+
+class Item(Linked):
+    """``x[...]``: a piece of a split, a size, or a part of a tensor that leaves its channels whole."""
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        piece = self._piece(node, a)
+        if piece is None:
+            super().constants(node, a)
+        else:
+            flow = a.flows[source(source(node))]
+            a.follow(node, flow.axis, flow.constant[piece])
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        piece = self._piece(node, a)
+        if piece is None:
+            return super().needs(node, a) if source(node) in a.network.shapes else None
+        whole = source(source(node))
+        a.grow(node, a.flows[whole].needed[piece])
+        needed = torch.zeros_like(a.flows[whole].needed)
+        needed[piece] = a.flows[node].needed
+        a.grow(whole, needed)
+        return None
+
+    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
+        index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        if not all(one is None or one is ... or isinstance(one, int | slice) for one in index):
+            return None
+        sizes = a.shape(source(node))
+        line = torch.arange(flow.width).view([-1 if d == flow.axis else 1 for d in range(len(sizes))])
+        picked = line.expand(sizes)[index]
+        for axis, size in enumerate(picked.shape):
+            whole = torch.arange(size).view([-1 if d == axis else 1 for d in range(picked.dim())])
+            if size == flow.width > 1 and torch.equal(picked, whole.expand_as(picked)):
+                return axis
+        return None
+
+    def _piece(self, node: fx.Node, a: "Analysis") -> Tensor | None:
+        rule = a.rules[source(node)]
+        pieces = rule.pieces(source(node), a) if isinstance(rule, Split) else None
+        return None if pieces is None else pieces[node.args[1]]  # pyright: ignore
+
+
+class Size(Rule):
+    """``x.shape`` and ``x.size()``: a number of channels that more than a reshape uses must not change."""
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        flow = a.flows.get(source(node))
+        if flow is None or flow.needed.all():
+            return
+        rank, dim = len(a.shape(source(node))), argument(node, 1, "dim")
+        if name_of(node) == "size" and dim is not None:
+            readers = {node: dim}
+        else:
+            readers = {user: user.args[1] if user.target is getitem else None for user in node.users}
+        for reader, place in readers.items():
+            elsewhere = any(not isinstance(a.rules[user], Reshaped) for user in reader.users)
+            if not isinstance(place, int) or (place % rank == flow.axis and elsewhere):
+                a.need_all(source(node))
+
+
+class Moved(Linked):
+    """Transposition, permutation, insertion and removal of dimensions: the channels' axis moves."""
+
+    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
+        # Let a tensor whose only size above 1 is that of the axis show where it goes.
+        sizes = [2 if d == flow.axis else 1 for d in range(len(a.shape(source(node))))]
+        shape = list(call_with(node, torch.empty(sizes)).shape)
+        return shape.index(2) if len(shape) == len(a.shape(node)) and 2 in shape else None
+
+
+class ExpandedAs(Linked):
+    """``x.expand_as(other)``: the other only lends its shape, and keeps the same channels."""
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        for one in node.all_input_nodes:
+            a.tie(one, node)
+
+
+class Attention(Rule):
+    """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go."""
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        query, key, value = (a.flows.get(one) for one in self._inputs(node))
+        heads = len(a.shape(node)) - 3
+        if not (query and key and value) or any(f.axis != heads for f in (query, key, value)):
+            return
+        if query.width == key.width == value.width == a.shape(node)[heads]:
+            a.follow(node, heads, torch.where(value.constant == 0, 0.0, math.nan))
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        if node not in a.flows:
+            return super().needs(node, a)
+        for one in self._inputs(node):
+            a.tie(one, node)
+        mask = argument(node, 3, "attn_mask")
+        if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
+            a.need_all(node)
+        return None
+
+    def _inputs(self, node: fx.Node) -> list[fx.Node]:
+        return [argument(node, place, name) for place, name in enumerate(("query", "key", "value"))]
+
+
+class Ignored(Rule):
+    """Asks for something that has nothing to do with channels: ``x.device``, ``x.dtype``, ``x.dim()``."""
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        pass
