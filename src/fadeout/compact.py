@@ -4,6 +4,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -89,14 +90,61 @@ def compact(
         surgery = Surgery(Analysis(network, **options, keep_forward=True))
         small = surgery.finish()
         if not _agree(model, small, network.inputs):
-            warnings.warn(
-                "compact() cannot keep the outputs of this network, and returns it whole", stacklevel=2
-            )
-            small = copy.deepcopy(model)
-            return small if optimizer is None else (small, _carried(optimizer, model, small, {}, {}))
+            warnings.warn("compact() cannot keep this network's outputs, and returns it whole", stacklevel=2)
+            surgery = Surgery(Analysis(network, whole=True))
+            small = surgery.finish()
+    _set_plans(small, plans_of(model) + [surgery.plan()] if surgery.cuts else plans_of(model))
     if optimizer is None:
         return small
     return small, _carried(optimizer, model, small, surgery.cuts, surgery.renamed)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which channels each value of a network kept: plain data, from which the surgery can be done again."""
+
+    inputs: list[dict[str, Any]]
+    """Shape and dtype of the example."""
+    kept: dict[str, list[int]]
+    """By the name of the value in the graph, the channels that stay, where some go."""
+    constants: dict[str, dict[str, float]]
+    """The constants other than zero that stand in for channels, by value and channel."""
+    biases: list[str]
+    """Modules that were given a bias, to fold constants into."""
+    keep_forward: bool
+    couple: bool
+
+
+def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:
+    """Cut a network as another of the same architecture was cut; the weights are whatever they are."""
+    inputs = tuple(torch.zeros(i["shape"], dtype=getattr(torch, i["dtype"])) for i in plan.inputs)
+    network = Network(model, inputs, leaves)
+    analysis = Analysis(network, keep_forward=plan.keep_forward, couple=plan.couple, whole=True)
+    flows = {node.name: flow for node, flow in analysis.flows.items()}
+    for name, kept in plan.kept.items():
+        flow = flows.get(name)
+        if flow is None or not kept or not 0 <= min(kept) <= max(kept) < flow.width:
+            raise ValueError(f"the plan is for another architecture: {name!r} has no such channels here")
+        flow.needed = torch.zeros_like(flow.needed).index_fill(0, torch.tensor(kept), True)
+        flow.constant = torch.zeros_like(flow.constant)
+        for channel, value in plan.constants.get(name, {}).items():
+            flow.constant[int(channel)] = value
+    small = Surgery(analysis, biases=plan.biases).finish()
+    _set_plans(small, [*plans_of(model), plan])
+    return small
+
+
+def plans_of(module: nn.Module) -> list[Plan]:
+    """How a compact module came to be, from the user's own constructor on."""
+    return list((module.meta if isinstance(module, fx.GraphModule) else module.__dict__).get(_PLANS, []))
+
+
+def _set_plans(module: nn.Module, plans: list[Plan]) -> None:
+    # a GraphModule is copied with its meta, but not with other attributes
+    (module.meta if isinstance(module, fx.GraphModule) else module.__dict__)[_PLANS] = plans
+
+
+_PLANS = "fadeout_plans"
 
 
 class Place(nn.Module):
@@ -138,13 +186,20 @@ class Place(nn.Module):
 class Surgery:
     """A copy of the network from which the rules cut what nobody needs."""
 
-    def __init__(self, analysis: Analysis):
-        self.analysis = analysis
+    def __init__(self, analysis: Analysis, biases: Iterable[str] = ()):
+        self.analysis, self._biases = analysis, list(biases)
         self.model = copy.deepcopy(analysis.network.model)
         self.cuts: dict[str, tuple] = {}  # parameter or buffer -> what stays of it
         self.renamed: dict[str, str] = {}  # module -> where it is now
         self._places: dict[tuple[fx.Node, fx.Node], Place] = {}  # on the way from one node to another
         self._calls: dict[fx.Node, tuple[Any, tuple]] = {}  # node -> new target and arguments
+        for name in self._biases:
+            module: Any = self.model.get_submodule(name)
+            module.bias = nn.Parameter(
+                module.weight.new_zeros(
+                    module.out_features if isinstance(module, nn.Linear) else module.out_channels
+                )
+            )
         done = set[int]()
         for node, rule in analysis.rules.items():
             if node.op == "call_module":
@@ -177,6 +232,8 @@ class Surgery:
     def set_bias(self, node: fx.Node, bias: Tensor) -> None:
         """Give the module a bias of these values, before it is sliced."""
         module = self.module(node)
+        if module.bias is None:
+            self._biases.append(str(node.target))
         module.bias = nn.Parameter(bias.to(module.weight), module.weight.requires_grad)
 
     def call(self, node: fx.Node, target: Any, args: tuple) -> None:
@@ -203,6 +260,26 @@ class Surgery:
         )
 
     # The result
+
+    def plan(self) -> Plan:
+        """What was done, as plain data."""
+        flows = {node.name: flow for node, flow in self.analysis.flows.items() if not flow.needed.all()}
+        known = {name: flow.constant.nan_to_num(0.0) for name, flow in flows.items()}
+        return Plan(
+            inputs=[
+                {"shape": list(one.shape), "dtype": str(one.dtype).removeprefix("torch.")}
+                for one in self.analysis.network.inputs
+            ],
+            kept={name: flow.kept.tolist() for name, flow in flows.items()},
+            constants={
+                name: {str(int(c)): float(values[c]) for c in values.nonzero().squeeze(1)}
+                for name, values in known.items()
+                if values.any()
+            },
+            biases=self._biases,
+            keep_forward=self.analysis.keep_forward,
+            couple=self.analysis.couple,
+        )
 
     @property
     def needs_new_forward(self) -> bool:

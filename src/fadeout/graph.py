@@ -100,6 +100,7 @@ class Analysis:
             that is written in it changes.
         dead: batch-norm channels (by module name) to be taken as removed, while all other weights count as
             alive, whatever they hold. This is how a choice of channels is weighed before it is made.
+        whole: everything is needed.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Analysis:
         couple: bool = False,
         keep_forward: bool = False,
         dead: Mapping[str, Tensor] | None = None,
+        whole: bool = False,
     ):
         self.network, self.for_inference, self.dead = network, for_inference, dead
         self.couple, self.keep_forward = couple or keep_forward, keep_forward
@@ -120,6 +122,9 @@ class Analysis:
             rule.constants(node, self)
             if node in network.overwritten:
                 self.flows.pop(node, None)
+        if whole:
+            for flow in self.flows.values():
+                flow.needed.fill_(True)
         self._changed = True
         while self._changed:
             self._changed = False
