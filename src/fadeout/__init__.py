@@ -1,7 +1,8 @@
 """Fadeout prunes PyTorch networks while they train."""
 
-from fadeout import criteria, methods, models, schedules
+from fadeout import criteria, export, methods, models, schedules
 from fadeout.channels import Channels
+from fadeout.checkpoint import load, save
 from fadeout.compact import compact
 from fadeout.fades import Decay, Fade, Progressive
 from fadeout.masks import Masks
@@ -22,7 +23,10 @@ __all__ = [
     "SelectiveWeightDecay",
     "compact",
     "criteria",
+    "export",
+    "load",
     "methods",
     "models",
+    "save",
     "schedules",
 ]

@@ -117,7 +117,10 @@ class Plan:
 
 def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:
     """Cut a network as another of the same architecture was cut; the weights are whatever they are."""
-    inputs = tuple(torch.zeros(i["shape"], dtype=getattr(torch, i["dtype"])) for i in plan.inputs)
+    device = next(iter(model.parameters()), torch.empty(0)).device
+    inputs = tuple(
+        torch.zeros(each["shape"], dtype=getattr(torch, each["dtype"]), device=device) for each in plan.inputs
+    )
     network = Network(model, inputs, leaves)
     analysis = Analysis(network, keep_forward=plan.keep_forward, couple=plan.couple, whole=True)
     flows = {node.name: flow for node, flow in analysis.flows.items()}

@@ -137,7 +137,7 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
     inner = _unwrapped(model)
     rows = _weights(inner)
     run = _forward(inner, example_input)
-    with _still(inner), _counting(rows):
+    with still(inner), _counting(rows):
         run()
     kept = tuple(r for r in rows.values() if r.parameters or r.bytes or r.operations_output or r.macs)
     total = Row("total", type(inner).__name__, calls=1)
@@ -162,7 +162,7 @@ def latency(model: nn.Module, example_input: Example, repeats: int = 30) -> Late
     run = _forward(model, example_input)
     wait = _synchronizer(model)
     times = []
-    with _still(model):
+    with still(model):
         for _ in range(3 + repeats):
             wait()
             start = time.perf_counter()
@@ -216,7 +216,7 @@ def _forward(model: nn.Module, example: Example) -> Callable[[], object]:
 
 
 @contextmanager
-def _still(model: nn.Module) -> Iterator[None]:
+def still(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards each module has its own mode again."""
     modes = {module: module.training for module in model.modules()}
     try:

@@ -20,7 +20,7 @@ def named(model: nn.Module) -> dict[str, nn.Parameter]:
     >>> list(named(nn.DataParallel(nn.Linear(2, 2))))
     ['weight', 'bias']
     """
-    return {_clean(model, name): parameter for name, parameter in model.named_parameters()}
+    return {clean(model, name): parameter for name, parameter in model.named_parameters()}
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -90,11 +90,12 @@ def _require(names: list[str], everything: dict[str, nn.Parameter], held: set[in
             raise ValueError(f"prunable names {name!r}, which the optimizer does not hold")
 
 
-def _clean(model: nn.Module, name: str) -> str:
+def clean(model: nn.Module, name: str) -> str:
+    """The name of a parameter or buffer, without what wrappers inside and around the model put into it."""
     kept, module = [], model
     *path, leaf = name.split(".")
     for part in path:
         if part not in _INSERTED and not isinstance(module, _WRAPPERS):
             kept.append(part)
-        module = getattr(module, part)
+        module = getattr(module, part, None)  # hooks on the state_dict may have made names of their own
     return ".".join([*kept, leaf])

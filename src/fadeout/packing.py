@@ -1,0 +1,137 @@
+"""Tensors as bytes: one that is mostly zeros takes little room, and every bit comes back.
+
+A tensor is stored ``dense``, in its own type, or as the values that are not zero followed by their places.
+Places are stored in one of three ways, and of all forms the one that takes the fewest bytes is chosen:
+
+- ``bitmask``: one bit for each value, lowest first.
+- ``gaps8``, ``gaps16``: for each value that is there the number of those before it that are not, in one or
+  two bytes. The largest number that fits says: so many, and more to come.
+
+Zero means that all bits are zero: every NaN is a value. Negative zeros, which a weight times a mask leaves
+behind, are values too, or have their places stored likewise, after those of the values.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GAPS = {"gaps8": np.dtype("u1"), "gaps16": np.dtype("<u2")}
+# what every version of safetensors knows; other types are stored as bytes
+_KNOWN = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool}
+_KNOWN |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a tensor is stored."""
+
+    dtype: str
+    shape: list[int]
+    checksum: int
+    """CRC-32 of the stored bytes."""
+    places: str = "dense"
+    values: int = 0
+    """How many values are stored, if it is not dense."""
+    negative: str = ""
+    """How the places of negative zeros are stored, if they are."""
+    negative_bytes: int = 0
+
+    @property
+    def type(self) -> torch.dtype:
+        found = getattr(torch, self.dtype, None)
+        if not isinstance(found, torch.dtype):
+            raise ValueError(f"this version of torch has no type {self.dtype!r}")
+        return found
+
+
+def pack(tensor: Tensor) -> tuple[Packed, Tensor]:
+    """The smallest form of a tensor, and what must be known to unpack it.
+
+    >>> tensor = torch.zeros(1000)
+    >>> tensor[500] = 3
+    >>> packed, stored = pack(tensor)
+    >>> packed.places, stored.numel()
+    ('gaps8', 6)
+    >>> torch.equal(unpack(packed, memoryview(stored.numpy())), tensor)
+    True
+    """
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise ValueError(f"a {tensor.layout} tensor of {tensor.dtype} on {tensor.device} cannot be stored")
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy()
+    sparse = _sparse(raw.view(f"u{flat.itemsize}")) if flat.itemsize <= 8 else None
+    stored, form = sparse or (raw, ())
+    packed = Packed(str(flat.dtype).removeprefix("torch."), list(tensor.shape), zlib.crc32(stored), *form)
+    if sparse is None and flat.dtype in _KNOWN:
+        # a copy: safetensors refuses tensors that share memory
+        return packed, flat.clone().reshape(tensor.shape)
+    return packed, torch.from_numpy(stored.copy())
+
+
+def unpack(packed: Packed, stored: memoryview) -> Tensor:
+    """The tensor again; a ``ValueError`` if the bytes are not those that were stored."""
+    raw = np.array(stored.cast("B"), np.uint8)  # a copy, since it must be aligned and writable
+    if zlib.crc32(raw) != packed.checksum:
+        raise ValueError("its bytes were altered, the checksum differs")
+    if packed.places != "dense":
+        words = np.zeros(math.prod(packed.shape), f"u{packed.type.itemsize}")
+        values, places, negative = np.split(
+            raw, [packed.values * words.itemsize, len(raw) - packed.negative_bytes]
+        )
+        words[_found(packed.places, places, len(words))] = values.view(words.dtype)
+        if packed.negative:
+            words[_found(packed.negative, negative, len(words))] = _negative_zero(words)
+        raw = words.view(np.uint8)
+    return torch.from_numpy(raw).view(packed.type).reshape(packed.shape)
+
+
+def _sparse(words: np.ndarray) -> tuple[np.ndarray, tuple[str, int, str, int]] | None:
+    """The smallest sparse form and its description; None if the dense one is smaller."""
+    best, least = None, words.nbytes
+    there, negative = words != 0, words == _negative_zero(words)
+    for apart in (False, True) if negative.any() else (False,):
+        kept = there & ~negative if apart else there
+        count = int(np.count_nonzero(kept))
+        if count * words.itemsize >= least:
+            continue  # spares the work of finding places
+        way, places = _places(kept)
+        other, others = _places(negative) if apart else ("", places[:0])
+        stored = np.concatenate([words[kept].view(np.uint8), places, others])
+        if len(stored) < least:
+            best, least = (stored, (way, count, other, len(others))), len(stored)
+    return best
+
+
+def _negative_zero(words: np.ndarray) -> np.unsignedinteger:
+    return words.dtype.type(1 << (8 * words.itemsize - 1))
+
+
+def _places(mask: np.ndarray) -> tuple[str, np.ndarray]:
+    """The smallest way to say where a mask is true, and the bytes that say it."""
+    gaps = np.diff(np.flatnonzero(mask), prepend=-1) - 1
+    sizes = {"bitmask": -(-len(mask) // 8)}
+    for way, kind in _GAPS.items():
+        sizes[way] = kind.itemsize * int(len(gaps) + (gaps // np.iinfo(kind).max).sum())
+    way = min(sizes, key=lambda each: sizes[each])
+    if way == "bitmask":
+        return way, np.packbits(mask, bitorder="little")
+    most = np.iinfo(_GAPS[way]).max
+    full, rest = np.divmod(gaps, most)
+    numbers = np.full(sizes[way] // _GAPS[way].itemsize, most, _GAPS[way])
+    numbers[np.cumsum(full + 1) - 1] = rest
+    return way, numbers.view(np.uint8)
+
+
+def _found(way: str, stored: np.ndarray, length: int) -> np.ndarray:
+    """The places again."""
+    if way == "bitmask":
+        return np.flatnonzero(np.unpackbits(stored, count=length, bitorder="little"))
+    if way not in _GAPS:
+        raise ValueError(f"its places are stored in an unknown way, {way!r}")
+    gaps = stored.view(_GAPS[way])
+    ends = gaps != np.iinfo(_GAPS[way]).max
+    return np.cumsum(gaps, dtype=np.int64)[ends] + np.arange(np.count_nonzero(ends))
