@@ -110,11 +110,11 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
         dense            f_in f_out + f_out     (for each position)
 
     The text takes h and w from the input, the authors' code (for the basic blocks of ResNet-20) from the
-    output; they differ where a convolution has a stride. ResNet-20 with 64 maps on 32 by 32 pictures has
-    775.8 M operations by the input and 650.0 M by the output. The column "Ops" of the paper's Table 3 is
-    the share left in networks that the authors trained; no total is printed, and each of its values is
-    possible under both readings. As the authors' code recorded it, it is to be compared with
-    ``operations_output``.
+    output; they differ where a convolution changes the size. ResNet-20 with 64 maps on 32 by 32 pictures
+    has 775.8 M operations by the input and 650.0 M by the output. The column "Ops" of the paper's Table 3
+    gives the share left in pruned networks, without a total, and each of its values can come about under
+    either reading. What the authors' code records is the count by the output, so ``operations_output`` is
+    what to compare the column with.
 
     ``macs`` is taken from the tensors that were multiplied, whether by a module or by a function, and
     belongs to the innermost module around. Normalisations, activations and pooling have none; nor have

@@ -21,6 +21,7 @@ def train(
     epochs: int,
     batch_size: int,
     seed: int,
+    first_epoch: int = 0,
     scheduler: LRScheduler | None = None,
     pruner: Any = None,
     on_step: Callable[[dict[str, Any]], object] | None = None,
@@ -32,14 +33,17 @@ def train(
         data: the training data, seen in an order that depends on ``seed`` alone.
         epochs, batch_size: how long, and in batches of how many.
         seed: of the order of the data, and of what is random in the network.
+        first_epoch: its number: training that goes on, to fine-tune or to resume, sees the data in an order
+            that it has not seen.
         scheduler: of the learning rate; stepped after every optimizer step.
         pruner: read for the figures that ``on_step`` gets.
-        on_step: called after every step with epoch, step, loss, and the pruner's progress, sparsity and factor.
+        on_step: called after every step with epoch, step, loss, and the pruner's progress, sparsity and
+            factor.
     """
     pruner = NoPruning() if pruner is None else pruner
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # faster convolutions
     model.train()
-    for epoch in range(epochs):
+    for epoch in range(first_epoch, first_epoch + epochs):
         torch.manual_seed(seed * 10_007 + epoch)
         for step, (x, y) in enumerate(data.batches(batch_size, epoch=epoch, seed=seed)):
             optimizer.zero_grad()

@@ -15,6 +15,7 @@ from fadeout.models.resnet import (
     resnet110,
     resnet152,
 )
+from fadeout.models.small import smallcnn
 from fadeout.models.vit import vit
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "resnet101",
     "resnet110",
     "resnet152",
+    "smallcnn",
     "vit",
 ]
