@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class MissingExtra(ImportError):
+class MissingExtraError(ImportError):
     """A package of an extra is not installed."""
 
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import optional packages inside, and a missing one raises a :class:`MissingExtra`.
+    """Import optional packages inside, and a missing one raises a :class:`MissingExtraError`.
 
     Args:
         name: the extra that brings them.
@@ -18,7 +18,7 @@ def extra(name: str) -> Iterator[None]:
     >>> with extra("experiments"):
     ...     import no_such_package
     Traceback (most recent call last):
-    fadeout.extras.MissingExtra: no_such_package is not installed; pip install "fadeout[experiments]" brings it
+    fadeout.extras.MissingExtraError: no_such_package is not installed: pip install "fadeout[experiments]"
     """
     try:
         yield
@@ -26,6 +26,6 @@ def extra(name: str) -> Iterator[None]:
         package = (error.name or "a package").partition(".")[0]
         if package == "fadeout":  # a broken installation, which no extra would mend
             raise
-        raise MissingExtra(
-            f'{package} is not installed; pip install "fadeout[{name}]" brings it', name=package
+        raise MissingExtraError(
+            f'{package} is not installed: pip install "fadeout[{name}]"', name=package
         ) from error

@@ -37,6 +37,10 @@ class Fade:
         """How much of the fade a weight of this parameter group gets at this step."""
         raise NotImplementedError
 
+    def add(self, dose: float, more: float) -> float:
+        """The dose that does what two do one after the other."""
+        return dose + more
+
     def shrink(self, weight: Tensor, dose: float) -> Tensor:
         """The weights after a dose, where the fade acts after the step."""
         raise NotImplementedError
@@ -160,6 +164,9 @@ class Decay(Fade):
     def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         strength = _finite("strength", as_schedule(self.strength)(progress)) * self._mu(group)
         return strength if self.on_gradient else strength * float(group["lr"])
+
+    def add(self, dose: float, more: float) -> float:
+        return dose + more + (dose * more if self.penalty == "l2" else 0.0)
 
     def shrink(self, weight: Tensor, dose: float) -> Tensor:
         return _PENALTIES[self.penalty].proximal(weight, dose)

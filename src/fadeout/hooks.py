@@ -28,14 +28,16 @@ class StepHooks:
       wrapped, so that ``join`` follows every evaluation and ``begin`` the first.
     - A fused optimizer under ``GradScaler`` runs its hooks on steps that it skips because of
       infinities; those are no rounds.
-    - With several optimizers the round ends after the last of them has stepped, in any order. When
-      one of them steps again before that, another was skipped: a new round begins.
+    - With several optimizers the round ends after the last of them has stepped, in any order. When one
+      of them begins again before that, or the one that began the last whole round, another was skipped or
+      a step failed: a new round begins.
     - The hooks stay outside ``torch.compile``d steps, which would recompile at every count.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], rounds: Rounds):
         self._optimizers, self._rounds = list(optimizers), rounds
-        self._begun, self._stepped = False, set[int]()
+        self._first: int | None = None  # the optimizer that began the last whole round
+        self._reset()
         before: Any = torch.compiler.disable(self._before)
         after: Any = torch.compiler.disable(self._after)
         self._handles = [
@@ -53,11 +55,15 @@ class StepHooks:
             handle.remove()
         self._handles = []
 
+    def _reset(self) -> None:
+        self._begun, self._joined, self._stepped = False, list[int](), set[int]()
+
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]):
         if _is_skipped(optimizer):
             return None
-        if id(optimizer) in self._stepped:
-            self._begun, self._stepped = False, set()
+        if id(optimizer) in self._joined or (id(optimizer) == self._first and self._joined):
+            self._reset()
+        self._joined.append(id(optimizer))
         # args[0] is the optimizer itself
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -88,7 +94,8 @@ class StepHooks:
             return
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self._optimizers):
-            self._begun, self._stepped = False, set()
+            self._first = self._joined[0]
+            self._reset()
             with torch.no_grad():
                 self._rounds.end()
 

@@ -63,9 +63,8 @@ def choose(
     if callable(prunable):
         wanted = [name for name, parameter in everything.items() if prunable(name, parameter)]
     else:
-        wanted = [prunable] if isinstance(prunable, str) else list(prunable)
-        _require(wanted, everything, held)
-    chosen = {n: p for n, p in everything.items() if n in set(wanted) and id(p) in held and p.requires_grad}
+        wanted = _named_by_user(model, prunable, everything, held)
+    chosen = {n: p for n, p in everything.items() if n in wanted and id(p) in held and p.requires_grad}
     chosen = {n: p for n, p in chosen.items() if p.is_floating_point() and p.numel()}
     if not chosen:
         raise ValueError(
@@ -81,13 +80,20 @@ def held_by(optimizers: Sequence[Optimizer]) -> set[int]:
     return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
 
 
-def _require(names: list[str], everything: dict[str, nn.Parameter], held: set[int]) -> None:
+def _named_by_user(
+    model: nn.Module, names: Iterable[str], everything: dict[str, nn.Parameter], held: set[int]
+) -> list[str]:
+    """The parameters of these names, each by its first name: a tied parameter has several."""
+    aliases = {_clean(model, name): id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    first = {id(parameter): name for name, parameter in everything.items()}
+    names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in everything:
-            near = difflib.get_close_matches(name, everything, n=3) or list(everything)[:3]
+        if name not in aliases:
+            near = difflib.get_close_matches(name, aliases, n=3) or list(aliases)[:3]
             raise ValueError(f"prunable names {name!r}, which the model does not have; it has {near} ...")
-        if id(everything[name]) not in held:
+        if aliases[name] not in held:
             raise ValueError(f"prunable names {name!r}, which the optimizer does not hold")
+    return [first[aliases[name]] for name in names]
 
 
 def clean(model: nn.Module, name: str) -> str:

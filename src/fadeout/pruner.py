@@ -3,7 +3,7 @@
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class Pruner(ABC):
     (:meth:`join`).
     """
 
+    _state_parts: tuple[str, ...] = ("version", "step", "steps", "sparsity", "shapes", "scores")
+
     def __init__(
         self,
         model: nn.Module,
@@ -40,7 +42,7 @@ class Pruner(ABC):
         criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,
     ):
-        self.sparsity = _checked_sparsity(sparsity)
+        self.sparsity = checked_sparsity(sparsity)
         self.steps = _checked_steps(steps)
         self.structure = Elements() if structure is None else structure
         if not callable(criterion):
@@ -179,8 +181,11 @@ class Pruner(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state_dict()`` was taken. A state that does not fit changes nothing."""
-        if not isinstance(state, dict) or "step" not in state or "shapes" not in state:
-            raise ValueError("this is no state of a pruner: it comes from pruner.state_dict()")
+        missing = [part for part in self._state_parts if not isinstance(state, dict) or part not in state]
+        if missing:
+            raise ValueError(
+                f"this is no state of a {type(self).__name__}: {missing[0]!r}, a part of it, is missing"
+            )
         if state["version"] > _VERSION:
             raise ValueError(f"the state is of version {state['version']}, this fadeout reads {_VERSION}")
         shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
@@ -251,7 +256,7 @@ class Pruner(ABC):
 
     @torch.no_grad()
     def _score(self, name: str, parameter: nn.Parameter, scale: float = 1.0) -> Tensor:
-        weight = _widened(parameter.detach())
+        weight = widened(parameter.detach())
         gradient = weight.new_zeros(()).expand_as(weight)
         if self._needs_gradient and parameter.grad is not None:
             dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
@@ -295,19 +300,26 @@ class Pruner(ABC):
 _COMPLETE = 1e-2
 
 
+def keep_down(scores: dict[str, Tensor], gone: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The scores with what is gone at the bottom, so that a selection takes it first."""
+    return {n: s.masked_fill(gone[n], -math.inf) if n in gone else s for n, s in scores.items()}
+
+
 def _as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    optimizers = list({id(one): one for one in several}.values())
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
     return optimizers
 
 
-def _widened(weight: Tensor) -> Tensor:
+def widened(weight: Tensor) -> Tensor:
     """At least float32, which holds every narrower number exactly."""
     return weight if weight.dtype == torch.float64 else weight.float()
 
 
-def _checked_sparsity(sparsity: float | Schedule) -> float | Schedule:
+def checked_sparsity(sparsity: Any) -> Any:
+    """The sparsity, if it is a fraction or a schedule of fractions; otherwise a ``ValueError`` that helps."""
     if callable(sparsity):
         for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
             _in_range(sparsity(progress), progress)
@@ -334,6 +346,7 @@ def _in_range(value: float, progress: float) -> float:
 
 
 def _checked_steps(steps: int) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, int | float) or steps < 1 or steps != int(steps):
+    whole = isinstance(steps, int) or (isinstance(steps, float) and steps.is_integer())
+    if isinstance(steps, bool) or not whole or steps < 1:
         raise ValueError(f"steps is the whole number of optimizer steps of the training, got {steps!r}")
     return int(steps)

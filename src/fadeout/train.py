@@ -33,11 +33,12 @@ def train(
         data: the training data, seen in an order that depends on ``seed`` alone.
         epochs, batch_size: how long, and in batches of how many.
         seed: of the order of the data, and of what is random in the network.
-        first_epoch: where the count of epochs starts: one that goes on, to fine-tune or to resume, sees the
-            data in a new order.
+        first_epoch: its number: training that goes on, to fine-tune or to resume, sees the data in an order
+            that it has not seen.
         scheduler: of the learning rate; stepped after every optimizer step.
         pruner: read for the figures that ``on_step`` gets.
-        on_step: called after every step with epoch, step, loss, and the pruner's progress, sparsity and factor.
+        on_step: called after every step with epoch, step, loss, and the pruner's progress, sparsity and
+            factor.
     """
     pruner = NoPruning() if pruner is None else pruner
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # faster convolutions

@@ -17,9 +17,8 @@ def digits() -> Dataset:
     """
     with extra("experiments"):
         from sklearn.datasets import load_digits
-    bunch = load_digits()
-    x = torch.tensor(bunch["data"], dtype=torch.float32).view(-1, 1, 8, 8)
-    y = torch.tensor(bunch["target"]).long()
+    pictures, labels = load_digits(return_X_y=True)
+    x, y = torch.as_tensor(pictures).float().view(-1, 1, 8, 8), torch.as_tensor(labels).long()
     test = torch.arange(len(x)) % 3 == 0
     x = (x - x[~test].mean()) / x[~test].std()
     return Dataset(x[~test], y[~test], x[test], y[test])

@@ -1,11 +1,10 @@
 """Gradual magnitude pruning (Zhu and Gupta, 2017)."""
 
-import math
 from typing import Any
 
 from torch import Tensor
 
-from fadeout.pruner import Pruner
+from fadeout.pruner import Pruner, keep_down
 from fadeout.schedules import cubic
 
 
@@ -33,6 +32,7 @@ class GradualMagnitudePruning(Pruner):
     Reference: Zhu and Gupta, "To Prune, or Not to Prune", 2017.
     """
 
+    _state_parts = (*Pruner._state_parts, "held")
     _held: dict[str, Tensor] | None = None
 
     @property
@@ -60,8 +60,7 @@ class GradualMagnitudePruning(Pruner):
         return _GROWTH(self.progress + 1 / self.steps)
 
     def _scores(self) -> dict[str, Tensor]:
-        scores, held = super()._scores(), self._held or {}
-        return {n: s.masked_fill(held[n], -math.inf) if n in held else s for n, s in scores.items()}
+        return keep_down(super()._scores(), self._held or {})
 
     def _zero(self, gone: dict[str, Tensor]) -> None:
         for name, mask in gone.items():

@@ -10,10 +10,10 @@ from fadeout import criteria
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, choose, has_two_dimensions
+from fadeout.pruner import checked_sparsity, keep_down, widened
 from fadeout.structures import Elements
 
 
-@torch.no_grad()
 def one_shot(
     model: nn.Module,
     sparsity: float,
@@ -34,17 +34,7 @@ def one_shot(
     >>> one_shot(model, 0.9)
     Masks(1 parameters, 10 of 100 weights left)
     """
-    if not 0 < sparsity < 1:
-        raise ValueError(f"sparsity is a fraction between 0 and 1, got {sparsity!r}")
-    parameters = choose(model, None, prunable)
-    scores = {
-        name: criterion(p.detach(), torch.zeros_like(p) if p.grad is None else p.grad)
-        for name, p in parameters.items()
-    }
-    gone = (structure or Elements()).select(scores, sparsity)
-    masks = Masks({name: ~mask for name, mask in gone.items()})
-    masks.apply(model)
-    return masks
+    return _prune(model, checked_sparsity(sparsity), Masks({}), structure, criterion, prunable)
 
 
 def iterative(
@@ -77,18 +67,38 @@ def iterative(
 
     Reference: Han et al., "Learning both Weights and Connections for Efficient Neural Networks", 2015.
     """
-    if rounds < 1:
+    if not isinstance(rounds, int) or rounds < 1:
         raise ValueError(f"rounds is a whole number from 1 on, got {rounds!r}")
-    masks = Masks({})
+    target, masks = checked_sparsity(sparsity), Masks({})
     for number in range(1, rounds + 1):
-        masks = one_shot(
-            model,
-            sparsity * number / rounds,
-            structure=structure,
-            criterion=criterion,
-            prunable=prunable,
-        )
+        masks = _prune(model, target * number / rounds, masks, structure, criterion, prunable)
         held = masks.hold(model, optimizer)
-        fine_tune(number)
-        held.remove()
+        try:
+            fine_tune(number)
+        finally:
+            held.remove()
+    return masks
+
+
+@torch.no_grad()
+def _prune(
+    model: nn.Module,
+    sparsity: float,
+    before: Masks,
+    structure: Elements | None,
+    criterion: Criterion,
+    prunable: Prunable,
+) -> Masks:
+    """Prune to a sparsity; what the masks before have taken comes first."""
+    scores = {}
+    for name, parameter in choose(model, None, prunable).items():
+        weight = widened(parameter.detach())
+        gradient = torch.zeros_like(weight) if parameter.grad is None else parameter.grad.to(weight.dtype)
+        scores[name] = criterion(weight, gradient)
+        if bool(scores[name].isnan().any()):
+            raise ValueError(f"{name!r} has no score: its weights hold NaN, or {criterion} gives it")
+    scores = keep_down(scores, {name: ~mask for name, mask in before.items()})
+    gone = (structure or Elements()).select(scores, sparsity)
+    masks = Masks({name: ~mask for name, mask in gone.items()})
+    masks.apply(model)
     return masks

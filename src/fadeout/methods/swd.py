@@ -55,6 +55,8 @@ class SelectiveWeightDecay(Pruner):
     Masks(1 parameters, 10 of 100 weights left)
     """
 
+    _state_parts = (*Pruner._state_parts, "pending")
+
     def __init__(
         self,
         model: nn.Module,
@@ -116,6 +118,8 @@ class SelectiveWeightDecay(Pruner):
                 )
             dose = self._fade.dose(self.progress, self.steps, groups[name])
             self._warn_of_divergence(optimizer, float(groups[name]["lr"]) * dose)
+            if groups[name].get("maximize", False):
+                dose = -dose  # the optimizer climbs, and the penalty is still to fall
             targeted = torch.where(chosen, parameter.detach(), 0)
             penalty = self._fade.gradient(targeted, dose * scale)
             if parameter.grad is None:
@@ -177,7 +181,7 @@ class SelectiveWeightDecay(Pruner):
     def _representable(self, name: str, targeted: Tensor, dose: float) -> float:
         """Save up doses that a parameter below float32 cannot represent: 0.999 w is w in bfloat16."""
         parameter = self.parameters[name]
-        dose += self._pending.pop(name, 0.0)
+        dose = self._fade.add(self._pending.pop(name, 0.0), dose)
         largest = torch.where(targeted, parameter.detach(), 0).abs().amax().double()
         change = largest - self._fade.shrink(largest, dose)
         if change < 8 * torch.finfo(parameter.dtype).eps * largest:
