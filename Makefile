@@ -26,7 +26,7 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit('Fadeout needs Python 3.10 or newer: make PYTHON=...' if sys.version_info < (3, 10) else 0)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[experiments,dev]"
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[experiments,export,dev]"
 	@touch $@
 
 clean:

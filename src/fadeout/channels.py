@@ -122,10 +122,7 @@ class BoundChannels:
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is out of reach."""
-        free = {layer.name: np.zeros(layer.width, bool) for layer in self.layers}
-        for alive in free.values():
-            alive[: self._structure.min_channels] = True
-        most = 1 - self._tally.left(free) / self._tally.total
+        most = 1 - self._tally.at_most_left(self._structure.min_channels) / self._tally.total
         if sparsity > most:
             raise ValueError(
                 f"sparsity={sparsity:g} of the {self._structure.of} cannot be reached by removing channels: "
@@ -163,11 +160,10 @@ class BoundChannels:
     def _channel_scores(self, layer: Layer, scores: Mapping[str, Tensor]) -> np.ndarray:
         if len(layer.scored) == 1 and scores[layer.scored[0]].dim() == 1:
             return scores[layer.scored[0]].double().cpu().numpy()
-        squares = [
-            scores[name].double().square().flatten(1 if scores[name].dim() > 1 else 0)
-            for name in layer.scored
-        ]
-        return sum(s.sum(1) if s.dim() > 1 else s for s in squares).sqrt().cpu().numpy()  # pyright: ignore
+        rows = [scores[name].double().reshape(len(scores[name]), -1) for name in layer.scored]
+        norms = torch.stack([row.norm(dim=1) for row in rows]).norm(dim=0)
+        held = torch.stack([row.isneginf().any(1) for row in rows]).any(0)  # such as are down stay down
+        return norms.masked_fill(held, -math.inf).cpu().numpy()
 
     def _free(self, scores: np.ndarray) -> np.ndarray:
         """All but the highest ``min_channels`` of a layer, which must stay."""

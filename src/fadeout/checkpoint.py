@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         )
     packed, stored, tied, first = {}, {}, {}, {}
     for name, tensor in _state(model).items():
-        where = (tensor.device, tensor.dtype, tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and where in first:
-            tied[name] = first[where]
+        if first.setdefault(id(tensor), name) != name:
+            tied[name] = first[id(tensor)]
             continue
-        first[where] = name
         try:
             packed[name], stored[name] = pack(tensor)
         except ValueError as error:
@@ -120,15 +119,18 @@ def load(
         try:
             model = apply_plan(model, plan, leaves)
         except Exception as error:  # whatever a network does that was never meant for this plan
+            reason = str(error).partition("\n\n")[0]  # what follows is torch's advice to itself
             raise ValueError(
-                f"{path}: field 'plans' (number {number}) does not fit what build() makes: {error}"
+                f"{path}: field 'plans' (number {number}) does not fit what build() makes: {reason}"
             ) from error
     state = _state(model)
     _check_same(file, state)
     loaded = {name: file.tensor(name) for name in state}
     for name, tensor in state.items():
         tensor.data = tensor.data.to(loaded[name].dtype)
-    model.load_state_dict({name: loaded[clean(model, name)] for name in model.state_dict()})
+    filled = model.state_dict()  # carries the versions of the modules, too
+    filled.update({name: loaded[clean(model, name)] for name in filled})
+    model.load_state_dict(filled)
     return model
 
 
@@ -153,7 +155,7 @@ class _File:
         try:
             entries = json.loads(bytes(content[8 : 8 + length]))
             metadata = entries.pop("__metadata__", {})
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, TypeError) as error:
             raise ValueError(f"{path} is no safetensors file, or its header was altered: {error}") from error
         if not isinstance(metadata, dict) or "fadeout" not in metadata:
             raise ValueError(f"{path} was not written by fadeout.save: its metadata has no field 'fadeout'")
@@ -161,7 +163,7 @@ class _File:
             fields = json.loads(metadata["fadeout"])
             if fields["version"] > VERSION:
                 raise ValueError(
-                    f"'version' is {fields['version']}, and this fadeout reads up to {VERSION}: install a newer"
+                    f"'version' is {fields['version']}, and this fadeout reads up to {VERSION}: upgrade it"
                 )
             if fields.pop("checksum") != _checksum(fields):
                 raise ValueError("'checksum' differs: a field was altered")
@@ -183,7 +185,9 @@ class _File:
                 raise ValueError("the file is truncated, and does not hold all of it")
             return unpack(self.packed[name], self.data[start:end])
         except KeyError as error:
-            raise ValueError(f"{self.path}: tensor {stored!r} is missing, or its entry lacks {error}") from error
+            raise ValueError(
+                f"{self.path}: tensor {stored!r} is missing, or its entry lacks {error}"
+            ) from error
         except (ValueError, TypeError, IndexError, RuntimeError) as error:
             raise ValueError(f"{self.path}: tensor {stored!r}: {error}") from error
 
@@ -217,15 +221,18 @@ def _check_same(file: _File, state: Mapping[str, Tensor]) -> None:
 
 def _set_main_type(model: nn.Module, packed: Mapping[str, Packed]) -> None:
     """Move the model to the type that most of the stored numbers have: plans run on examples of that type."""
-    here, there = Counter[torch.dtype](), Counter[torch.dtype]()
-    for tensor in model.state_dict().values():
-        if isinstance(tensor, Tensor) and tensor.is_floating_point():
-            here[tensor.dtype] += tensor.numel()
-    for how in packed.values():
-        if how.type.is_floating_point:
-            there[how.type] += math.prod(how.shape)
-    if there and here.most_common(1)[:1] and here.most_common(1)[0][0] != there.most_common(1)[0][0]:
-        model.to(there.most_common(1)[0][0])
+    here = _main_type((each.dtype, each.numel()) for each in chain(model.parameters(), model.buffers()))
+    there = _main_type((how.type, math.prod(how.shape)) for how in packed.values())
+    if there is not None and there != here:
+        model.to(there)
+
+
+def _main_type(sizes: Iterable[tuple[torch.dtype, int]]) -> torch.dtype | None:
+    totals = Counter[torch.dtype]()
+    for dtype, size in sizes:
+        if dtype.is_floating_point:
+            totals[dtype] += size
+    return max(totals, key=lambda dtype: totals[dtype], default=None)
 
 
 def _short(how: Packed) -> tuple[Any, ...]:

@@ -47,9 +47,10 @@ def _run(arguments: list[str]) -> None:
 
 
 def _commands() -> dict[str, Callable[..., object]]:
+    from fadeout.commands import compact, export, inspect
     from fadeout.demo import demo  # here, because it needs the extra
 
-    return {"demo": demo}
+    return {"demo": demo, "inspect": inspect, "compact": compact, "export": export}
 
 
 def _check(arguments: list[str], commands: dict[str, Callable[..., object]]) -> None:

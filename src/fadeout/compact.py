@@ -82,18 +82,28 @@ def compact(
     model = unwrap(model)
     network = Network(model, example_input, leaves)
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
+    two_ways = network.follows_training is None and not for_inference
+
+    def fits(small: nn.Module) -> bool:
+        if not _agree(model, small, network.inputs):
+            return False
+        if not two_ways:
+            return True
+        # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
+        return _agree(copy.deepcopy(model), copy.deepcopy(small), network.inputs, training=True)
+
     small, surgery = None, Surgery(Analysis(network, **options))
     if not surgery.needs_new_forward or network.follows_training is not None:
         small = surgery.finish()
-    if small is None or not _agree(model, small, network.inputs):
+    if small is None or not fits(small):
         # The user's forward does more than the graph shows: only cut what it can run as it stands.
         surgery = Surgery(Analysis(network, **options, keep_forward=True))
         small = surgery.finish()
-        if not _agree(model, small, network.inputs):
+        if not fits(small):
             warnings.warn("compact() cannot keep this network's outputs, and returns it whole", stacklevel=2)
             surgery = Surgery(Analysis(network, whole=True))
             small = surgery.finish()
-    _set_plans(small, plans_of(model) + [surgery.plan()] if surgery.cuts else plans_of(model))
+    _set_plans(small, [*plans_of(model), surgery.plan()] if surgery.cuts else plans_of(model))
     if optimizer is None:
         return small
     return small, _carried(optimizer, model, small, surgery.cuts, surgery.renamed)
@@ -253,7 +263,8 @@ class Surgery:
         if torch.equal(before.needed, after.needed):
             return
         position = torch.where(before.needed, before.needed.cumsum(0) - 1, -1)
-        constant = before.constant.nan_to_num(0.0).to(torch.get_default_dtype())
+        types = [p.dtype for p in self.model.parameters() if p.is_floating_point()]
+        constant = before.constant.nan_to_num(0.0).to(types[0] if types else torch.get_default_dtype())
         axis = before.axis - len(self.analysis.shape(side))  # from the end: sides may have fewer dimensions
         self._places[side, node] = Place(
             position[after.kept],
@@ -319,7 +330,7 @@ class Surgery:
         graph.output(output)
         for number, ((side, node), place) in enumerate(self._places.items()):
             name = f"place_{number}"
-            self.model.add_module(name, place)
+            self.model.add_module(name, place.train(self.model.training))
             with graph.inserting_before(copies[node]):
                 placed = graph.call_module(name, (copies[side],))
             copies[node].replace_input_with(copies[side], placed)
@@ -329,7 +340,8 @@ class Surgery:
             new.args = map_arg(args, lambda one: copies[one])
         self._follow_training(graph, copies)
         small = fx.GraphModule(self.model, graph, class_name=type(self.model).__name__)
-        small.train(self.model.training)
+        for name, module in small.named_modules():
+            module.training = self.model.get_submodule(name).training
         return small
 
     def _follow_training(self, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
@@ -359,14 +371,16 @@ def _on(index: tuple, tensor: Tensor) -> tuple:
 
 
 @torch.no_grad()
-def _agree(model: nn.Module, small: nn.Module, inputs: tuple[Any, ...]) -> bool:
-    """Whether two modules give the same on the example, in evaluation mode."""
+def _agree(model: nn.Module, small: nn.Module, inputs: tuple[Any, ...], training: bool = False) -> bool:
+    """Whether two modules give the same on the example."""
     outputs = []
     for module in (model, small):
         modes = {each: each.training for each in module.modules()}
-        module.eval()
+        module.train(training)
         try:
-            outputs.append(pytree.tree_leaves(module(*inputs)))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                outputs.append(pytree.tree_leaves(module(*inputs)))
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
             return False
         finally:
@@ -377,7 +391,7 @@ def _agree(model: nn.Module, small: nn.Module, inputs: tuple[Any, ...]) -> bool:
             if mine.shape != theirs.shape:
                 return False
             near = 100 * torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0
-            scale = float(mine.abs().max()) if mine.numel() else 0.0
+            scale = float(mine.nan_to_num(0.0, 0.0, 0.0).abs().max()) if mine.numel() else 0.0
             if not torch.allclose(
                 mine, theirs, rtol=near**0.5, atol=near**0.5 * max(scale, 1e-30), equal_nan=True
             ):
@@ -397,17 +411,15 @@ def _carried(
         raise ValueError("LBFGS keeps its state for all parameters at once: it cannot be carried over")
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     new = dict(small.named_parameters())
-    taken = set[int]()
+
+    def renaming(name: str) -> str:
+        module, _, leaf = name.rpartition(".")
+        return f"{renamed[module]}.{leaf}" if module in renamed else name
 
     def successor(parameter: Tensor) -> nn.Parameter | None:
-        name = names.get(id(parameter))
-        if name is None:
+        if id(parameter) not in names:
             raise ValueError("the optimizer holds parameters that the model does not have")
-        module, _, leaf = name.rpartition(".")
-        found = new.get(f"{renamed[module]}.{leaf}" if module in renamed else name)
-        if found is not None:
-            taken.add(id(found))
-        return found
+        return new.get(renaming(names[id(parameter)]))
 
     groups, pairs = [], []
     for group in optimizer.param_groups:
@@ -415,7 +427,8 @@ def _carried(
         pairs += [(p, q) for p, q in here if q is not None]
         groups.append({**group, "params": [q for _, q in here if q is not None]})
     # biases that came into being when constants were folded go with the others, in the first group
-    groups[0]["params"] += [q for q in new.values() if id(q) not in taken]
+    born = new.keys() - {renaming(name) for name in names.values()}
+    groups[0]["params"] += [q for name, q in new.items() if name in born]
     accepted = inspect.signature(type(optimizer).__init__).parameters
     carried = type(optimizer)(groups, **{k: v for k, v in optimizer.defaults.items() if k in accepted})
     for old, parameter in pairs:

@@ -1,8 +1,10 @@
 """Export to ONNX and ``torch.export``; what was written is run, and compared, before it is put in place."""
 
 import contextlib
+import inspect
 import io
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -65,10 +67,13 @@ def onnx(
         import onnxruntime
         import onnxscript  # noqa: F401 - torch.onnx.export needs it, and says so less clearly
 
-    def write(exported: ExportedProgram, file: Path) -> None:
-        program = torch.onnx.export(exported, (), dynamo=True, external_data=False, verbose=False)
-        assert program is not None
-        file.write_bytes(_plain(program.model_proto).SerializeToString())
+    def write(exported: ExportedProgram, file: Path, shapes: Any) -> None:
+        # the shapes once more, for the name of the dynamic dimension
+        made = torch.onnx.export(
+            exported, (), dynamo=True, external_data=False, verbose=False, dynamic_shapes=shapes
+        )
+        assert made is not None
+        file.write_bytes(_plain(made.model_proto).SerializeToString())
 
     def open_file(file: Path) -> Run:
         options = onnxruntime.SessionOptions()
@@ -105,7 +110,9 @@ def program(
     0.0
     """
 
-    def write(exported: ExportedProgram, file: Path) -> None:
+    def write(exported: ExportedProgram, file: Path, shapes: Any) -> None:
+        for node in exported.graph.nodes:
+            node.meta.pop("stack_trace", None)  # names the user's files
         with file.open("wb") as stream:
             torch.export.save(exported, stream)
 
@@ -123,34 +130,42 @@ def _export(
     example_input: Any,
     tolerance: float,
     dynamic_batch: bool,
-    write: Callable[[ExportedProgram, Path], None],
+    write: Callable[[ExportedProgram, Path, Any], None],
     open_file: Callable[[Path], Run],
 ) -> Exported:
+    """Trace, write, run and compare; then put the file in place."""
     model, path = unwrap(model), Path(path)
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if not inputs or not all(isinstance(each, Tensor) for each in inputs):
         raise ValueError("example_input is a tensor, or a tuple of tensors, that model(*example_input) takes")
-    batches = [inputs]
+    traced, batches, axes = inputs, [inputs], {}
     if dynamic_batch:
-        size = _batch_size(inputs)
-        batches.append(_batch(inputs, size + 2))  # neither the example's size nor that of the export below
+        size, axes = _batch_size(inputs), {0: Dim("batch")}
+        traced = _batch(inputs, max(size, 2))  # torch.export takes a size of one for a constant
+        batches.append(_batch(inputs, size + 2))
     difference = 0.0
 
     def write_and_compare(file: Path) -> None:
         nonlocal difference
-        exported = _traced(model, inputs, dynamic_batch)
         try:
-            write(exported, file)
-            run = open_file(file)
-            outputs = [run(batch) for batch in batches]
+            shapes = [axes if each.dim() else None for each in traced]
+            named = inspect.signature(model.forward).bind(*shapes).arguments
+            exported = torch.export.export(model, traced, dynamic_shapes=dict(named), strict=False)
         except Exception as error:
-            raise RuntimeError(f"the network cannot be exported to {path.name}: {error}") from error
-        difference = max(_difference(_tensors(model(*b)), o) for b, o in zip(batches, outputs, strict=True))
+            hint = "; if it is the size of the batch, pass dynamic_batch=False" if dynamic_batch else ""
+            raise ValueError(f"torch.export cannot trace the network{hint}: {error}") from error
+        try:
+            write(exported, file, dict(named))
+            run = open_file(file)
+            outputs = [run(_copies(batch)) for batch in batches]
+        except Exception as error:
+            raise RuntimeError(f"{path.name} cannot be made of this network, or not run: {error}") from error
+        wanted = [_tensors(model(*_copies(batch))) for batch in batches]
+        difference = max(map(_difference, wanted, outputs))
         if not difference <= tolerance:
             raise RuntimeError(
-                f"the outputs of the exported file differ from the model's by {difference:.3g}, more than "
-                f"{tolerance:.3g}: {path} was not written. Does the model draw random numbers, or branch on "
-                "values?"
+                f"the exported outputs are off by {difference:.3g}, and {tolerance:.3g} is accepted: {path} "
+                "was not written. Does the network draw random numbers, or branch on the size of the batch?"
             )
 
     with still(model), _quiet():
@@ -158,17 +173,64 @@ def _export(
     return Exported(path, path.stat().st_size, difference)
 
 
-def _traced(model: nn.Module, inputs: tuple[Tensor, ...], dynamic_batch: bool) -> ExportedProgram:
-    shapes = None
-    if dynamic_batch:
-        # torch.export takes a size of one for a constant
-        inputs = _batch(inputs, max(2, _batch_size(inputs)))
-        batch = Dim("batch")
-        shapes = tuple({0: batch} if each.dim() else None for each in inputs)
-        if _takes_any_number(model):
-            shapes = (shapes,)
-    try:
-        return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
-    except Exception as error:
-        hint = " If only the size of the batch is at fault, pass dynamic_batch=False." if dynamic_batch else ""
-        raise ValueError(f"torch.export cannot trace the network: {error}{hint}") from error
+def _batch_size(inputs: tuple[Tensor, ...]) -> int:
+    sizes = {len(each) for each in inputs if each.dim()}
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(
+            f"for a dynamic batch the inputs have the same first dimension, not empty; theirs are "
+            f"{sorted(sizes)}. Pass dynamic_batch=False to export for the shapes of the example alone"
+        )
+    return sizes.pop()
+
+
+def _batch(inputs: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
+    """A batch of another size, of the same examples over and over."""
+    return tuple(
+        each[torch.arange(size, device=each.device) % len(each)] if each.dim() else each for each in inputs
+    )
+
+
+def _copies(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Networks may work in place."""
+    return tuple(each.clone() for each in inputs)
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [each for each in pytree.tree_leaves(outputs) if isinstance(each, Tensor)]
+
+
+def _difference(wanted: list[Tensor], found: list[Tensor]) -> float:
+    """The largest difference, as a fraction of the largest wanted value if that is above one."""
+    if [each.shape for each in wanted] != [each.shape for each in found]:
+        return math.inf
+    largest = 0.0
+    for mine, theirs in zip(wanted, found, strict=True):
+        mine, theirs = (each.detach().cpu().to(torch.complex128) for each in (mine, theirs))
+        same = (mine == theirs) | (mine.isnan() & theirs.isnan())
+        apart = torch.where(same, 0.0, (mine - theirs).abs()).nan_to_num(math.inf)
+        if apart.numel():
+            scale = torch.where(mine.isfinite(), mine.abs(), 0.0).max().clamp(min=1.0)
+            largest = max(largest, float((apart / scale).max()))
+    return largest
+
+
+def _plain(model: Any) -> Any:
+    """An ONNX model without the exporter's notes: they outweigh a small network and name the user's files."""
+    graph = model.graph
+    del graph.value_info[:]
+    for each in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        del each.metadata_props[:]
+    return model
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters print and warn a lot about themselves; what goes wrong is raised."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
+        yield

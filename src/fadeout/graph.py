@@ -81,7 +81,9 @@ class Network:
     def is_plain(self, node: fx.Node) -> bool:
         """Whether a module can be cut: nobody else uses its parameters, and nothing computes them."""
         module = self.module(node)
-        return id(module) not in self._entangled and not nn.utils.parametrize.is_parametrized(module)
+        own = (getattr(module, name, None) for name in ("weight", "bias"))
+        computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
+        return id(module) not in self._entangled and not computed
 
     def sites(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that call the same module as this one."""
@@ -134,13 +136,16 @@ class Analysis:
                 self._keep_one()
 
     def _keep_one(self) -> None:
-        """No layer vanishes altogether: modules without channels cannot run."""
-        for node, flow in self.flows.items():
-            if not flow.needed.any():
-                first = torch.zeros_like(flow.needed)
-                first[0] = True
-                return self.grow(node, first)
-        return None
+        """No layer vanishes altogether: modules without channels cannot run.
+
+        From the end on, so that what the last of them needs may do for those before it.
+        """
+        for node, rule in reversed(self.rules.items()):
+            flow = self.flows.get(node)
+            if flow is not None and not flow.needed.any():
+                self.grow(node, torch.arange(flow.width) == 0)
+            if self._changed:
+                rule.needs(node, self)
 
     def once(self, key: Any, compute: Callable[[], Any]) -> Any:
         """Compute something once, and keep it."""

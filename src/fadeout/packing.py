@@ -14,6 +14,7 @@ behind, are values too, or have their places stored likewise, after those of the
 import math
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,12 +41,13 @@ class Packed:
     """How the places of negative zeros are stored, if they are."""
     negative_bytes: int = 0
 
+    def __post_init__(self):
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"this version of torch has no type {self.dtype!r}")
+
     @property
     def type(self) -> torch.dtype:
-        found = getattr(torch, self.dtype, None)
-        if not isinstance(found, torch.dtype):
-            raise ValueError(f"this version of torch has no type {self.dtype!r}")
-        return found
+        return getattr(torch, self.dtype)
 
 
 def pack(tensor: Tensor) -> tuple[Packed, Tensor]:
@@ -64,8 +66,10 @@ def pack(tensor: Tensor) -> tuple[Packed, Tensor]:
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy()
     sparse = _sparse(raw.view(f"u{flat.itemsize}")) if flat.itemsize <= 8 else None
-    stored, form = sparse or (raw, ())
-    packed = Packed(str(flat.dtype).removeprefix("torch."), list(tensor.shape), zlib.crc32(stored), *form)
+    stored, form = sparse or (raw, {})
+    packed = Packed(
+        str(flat.dtype).removeprefix("torch."), list(tensor.shape), zlib.crc32(stored.data), **form
+    )
     if sparse is None and flat.dtype in _KNOWN:
         # a copy: safetensors refuses tensors that share memory
         return packed, flat.clone().reshape(tensor.shape)
@@ -75,7 +79,7 @@ def pack(tensor: Tensor) -> tuple[Packed, Tensor]:
 def unpack(packed: Packed, stored: memoryview) -> Tensor:
     """The tensor again; a ``ValueError`` if the bytes are not those that were stored."""
     raw = np.array(stored.cast("B"), np.uint8)  # a copy, since it must be aligned and writable
-    if zlib.crc32(raw) != packed.checksum:
+    if zlib.crc32(raw.data) != packed.checksum:
         raise ValueError("its bytes were altered, the checksum differs")
     if packed.places != "dense":
         words = np.zeros(math.prod(packed.shape), f"u{packed.type.itemsize}")
@@ -86,11 +90,13 @@ def unpack(packed: Packed, stored: memoryview) -> Tensor:
         if packed.negative:
             words[_found(packed.negative, negative, len(words))] = _negative_zero(words)
         raw = words.view(np.uint8)
+    if not len(raw):
+        return torch.empty(packed.shape, dtype=packed.type)
     return torch.from_numpy(raw).view(packed.type).reshape(packed.shape)
 
 
-def _sparse(words: np.ndarray) -> tuple[np.ndarray, tuple[str, int, str, int]] | None:
-    """The smallest sparse form and its description; None if the dense one is smaller."""
+def _sparse(words: np.ndarray) -> tuple[np.ndarray, dict[str, Any]] | None:
+    """The smallest sparse form and the fields that describe it; None if the dense one is smaller."""
     best, least = None, words.nbytes
     there, negative = words != 0, words == _negative_zero(words)
     for apart in (False, True) if negative.any() else (False,):
@@ -102,7 +108,8 @@ def _sparse(words: np.ndarray) -> tuple[np.ndarray, tuple[str, int, str, int]] |
         other, others = _places(negative) if apart else ("", places[:0])
         stored = np.concatenate([words[kept].view(np.uint8), places, others])
         if len(stored) < least:
-            best, least = (stored, (way, count, other, len(others))), len(stored)
+            form = {"places": way, "values": count, "negative": other, "negative_bytes": len(others)}
+            best, least = (stored, form), len(stored)
     return best
 
 

@@ -84,7 +84,7 @@ def _named_by_user(
     model: nn.Module, names: Iterable[str], everything: dict[str, nn.Parameter], held: set[int]
 ) -> list[str]:
     """The parameters of these names, each by its first name: a tied parameter has several."""
-    aliases = {_clean(model, name): id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    aliases = {clean(model, name): id(p) for name, p in model.named_parameters(remove_duplicate=False)}
     first = {id(parameter): name for name, parameter in everything.items()}
     names = [names] if isinstance(names, str) else list(names)
     for name in names:

@@ -2,17 +2,18 @@
 
 :class:`fadeout.graph.Analysis` says which channels stay for any choice of dead ones, but takes milliseconds.
 In nearly every network the channels that a value keeps are those that are alive in one batch-norm, or in any
-of several (after an addition), or these one after the other (after a concatenation). A few analyses of
-random choices show whether that is so; then counting is arithmetic. Elsewhere the analysis itself counts.
+of several (after an addition), or these one after the other (after a concatenation). Analyses of a few
+choices show whether that is so; then counting is arithmetic. Elsewhere the analysis itself counts.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from fadeout.graph import Analysis, Network
 from fadeout.rules.base import Rule, source
@@ -28,10 +29,14 @@ Label = tuple[tuple[tuple[str, ...], int], ...]
 
 
 class Term(NamedTuple):
-    """``factor`` times the product of the numbers of channels that these values keep."""
+    """``factor`` times the product of the numbers of channels that these values keep.
+
+    Of a convolution in several groups, which keep equal numbers, only those of one group meet.
+    """
 
     factor: int
     nodes: tuple[fx.Node, ...]
+    groups: int = 1
 
 
 class Tally:
@@ -50,7 +55,9 @@ class Tally:
         self._network, self._widths, self._couple = network, dict(widths), couple
         whole = self._analyse({name: np.ones(width, bool) for name, width in widths.items()})
         self._terms = _terms(whole, of)
-        self._sizes = {node: whole.flows[node].width for term in self._terms for node in term.nodes}
+        self._biased = self._newly_biased() if of == "parameters" else []
+        nodes = [*(node for term in self._terms for node in term.nodes), *map(source, self._biased)]
+        self._sizes = {node: whole.flows[node].width for node in nodes}
         parameters = sum(p.numel() for p in network.model.parameters()) if of == "parameters" else 0
         self._fixed = max(parameters - self._sum(self._sizes), 0)
         self._labels = self._find_labels()
@@ -58,37 +65,68 @@ class Tally:
 
     def left(self, alive: Mapping[str, np.ndarray]) -> int:
         """What is left when these channels of each layer are alive."""
-        if self._labels is None:
-            flows = self._analyse(alive).flows
-            return self._fixed + self._sum({node: int(flows[node].needed.sum()) for node in self._sizes})
-        unions = {
-            layers: int(np.logical_or.reduce([alive[name] for name in layers]).sum()) if layers else 1
-            for label in self._labels.values()
-            for layers, _ in label
-        }
+        if self._labels is not None and all(mask.any() for mask in alive.values()):
+            return self._count(
+                lambda layers: int(np.logical_or.reduce([alive[name] for name in layers]).sum())
+            )
+        flows = self._analyse(alive).flows
+        sizes = {node: int(flows[node].needed.sum()) for node in self._sizes}
+        groups = {t: _groups_left(flows[t.nodes[0]].needed, t.groups) for t in self._terms if t.groups > 1}
+        return self._fixed + self._sum(sizes, groups)
+
+    def at_most_left(self, channels: int) -> int:
+        """What is left when so many channels of each layer are alive, whichever they are."""
+        least = {name: min(channels, width) for name, width in self._widths.items()}
+        if self._labels is not None and channels > 0:
+            return self._count(
+                lambda layers: min(sum(least[name] for name in layers), self._widths[layers[0]])
+            )
+        # the worst that comes to mind: different ones in layers of the same width
+        before = dict.fromkeys(self._widths.values(), 0)
+        alive = {}
+        for name, width in self._widths.items():
+            alive[name] = np.isin(np.arange(width), (before[width] + np.arange(least[name])) % width)
+            before[width] += least[name]
+        return self.left(alive)
+
+    def _count(self, union: Callable[[tuple[str, ...]], int]) -> int:
+        """What is left, by the numbers of channels that are alive in any of several layers."""
+        assert self._labels is not None
+        different = {layers for label in self._labels.values() for layers, _ in label}
+        unions = {layers: union(layers) if layers else 1 for layers in different}
         sizes = {
-            # no layer vanishes altogether: see Analysis
-            node: max(sum(unions[layers] * factor for layers, factor in label), 1)
+            node: sum(unions[layers] * factor for layers, factor in label)
             for node, label in self._labels.items()
         }
         return self._fixed + self._sum(sizes)
 
-    def _sum(self, sizes: Mapping[fx.Node, int]) -> int:
-        return sum(term.factor * math.prod(sizes[node] for node in term.nodes) for term in self._terms)
+    def _sum(self, sizes: Mapping[fx.Node, int], groups: Mapping[Term, int] | None = None) -> int:
+        groups = groups or {}
+        born = (sizes[node] for node in self._biased if sizes[source(node)] < self._sizes[source(node)])
+        return sum(born) + sum(
+            t.factor * math.prod(sizes[node] for node in t.nodes) // groups.get(t, t.groups)
+            for t in self._terms
+        )
 
     def _analyse(self, alive: Mapping[str, np.ndarray]) -> Analysis:
         dead = {name: torch.from_numpy(~mask) for name, mask in alive.items()}
         return Analysis(self._network, dead=dead, couple=self._couple)
 
+    def _newly_biased(self) -> list[fx.Node]:
+        """The layers that get a bias, for a constant, when channels of their input go."""
+        flows = self._analyse({name: np.arange(width) == 0 for name, width in self._widths.items()}).flows
+        found = []
+        for node, rule in self._network.rules.items():
+            before = flows.get(source(node)) if isinstance(rule, Weighted) else None
+            if before is not None and self._network.module(node).bias is None:
+                found += [node] if bool(before.constant[~before.needed].any()) else []
+        return found
+
     def _find_labels(self) -> dict[fx.Node, Label] | None:
         """What the numbers of channels depend on; None where it is more than labels can say."""
         if any(_is_grouped(node, self._network) for node in self._network.graph.nodes):
             return None
-        random = np.random.default_rng(0)
-        probes = [{n: random.random(w) < 0.5 for n, w in self._widths.items()} for _ in range(_PROBES)]
-        for probe in probes:
-            for mask in probe.values():
-                mask[random.integers(len(mask))] = True  # a layer without channels is a case of its own
+        probes = self._probes()
         alive = {name: np.stack([probe[name] for probe in probes]) for name in self._widths}
         flows = [self._analyse(probe).flows for probe in probes]
         labels: dict[fx.Node, Label] = {}
@@ -106,6 +144,26 @@ class Tally:
             return None
         return {node: labels[node] for node in self._sizes}
 
+    def _probes(self) -> list[dict[str, np.ndarray]]:
+        """Choices that tell the layers apart: random ones, and each layer once alone of those of its width.
+
+        Always with the first channel: a layer without any is a case of its own.
+        """
+        random, seen = np.random.default_rng(0), Counter[int]()
+        probes = [{n: random.random(w) < 0.5 for n, w in self._widths.items()} for _ in range(_RANDOM_PROBES)]
+        alone = {}
+        for name, width in self._widths.items():
+            alone[name] = divmod(seen[width], max(width - 1, 1))
+            seen[width] += 1
+        for number in range(max(probe for probe, _ in alone.values()) + 2):  # in the last there is none
+            probes.append({n: np.zeros(w, bool) for n, w in self._widths.items()})
+            for name, (probe, channel) in alone.items():
+                probes[-1][name][channel + 1 :][:1] = probe == number
+        for probe in probes:
+            for mask in probe.values():
+                mask[0] = True
+        return probes
+
     def _joined(
         self, node: fx.Node, kept: np.ndarray, flows: list, labels: dict[fx.Node, Label]
     ) -> Label | None:
@@ -119,7 +177,11 @@ class Tally:
         )
 
 
-_PROBES = 6
+_RANDOM_PROBES = 6
+
+
+def _groups_left(needed: Tensor, groups: int) -> int:
+    return int(needed.view(groups, -1).any(1).sum())
 
 
 def _label(kept: np.ndarray, alive: Mapping[str, np.ndarray]) -> Label | None:
@@ -152,13 +214,15 @@ def _terms(whole: Analysis, of: Of) -> list[Term]:
             continue
         done.add(id(module))
         if isinstance(rule, Weighted):
-            parts = rule.parts(module)
-            inputs = (source(node),) if source(node) in whole.flows and rule.groups(module) == 1 else ()
+            parts, grouped = rule.parts(module), _is_grouped(node, whole.network)
+            inputs = source(node) in whole.flows and (grouped or rule.groups(module) == 1)
             each = parts.shape[2] if inputs else parts.shape[1] * parts.shape[2]
             if of == "operations":
                 shape = whole.shape(source(node) if isinstance(rule, TransposedConvolution) else node)
-                each *= shape.numel() // shape[0] // shape[rule.axis(shape)]
-            terms.append(Term(each, (node, *inputs)))
+                axis = rule.axis(module, shape)
+                each *= shape.numel() // shape[axis] // (shape[0] if axis else 1)  # for one of a batch
+            nodes = (node, source(node)) if inputs else (node,)
+            terms.append(Term(each, nodes, module.groups if inputs and grouped else 1))
         if of == "parameters":
             terms += [Term(size, (node,)) for size in _per_channel(rule, module)]
     return terms

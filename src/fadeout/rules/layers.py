@@ -23,10 +23,14 @@ class Weighted(Rule):
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         values, foldable = self._inputs(node, a)
         lives = self._reach(node, a, ~foldable, forwards=True)
+        constant = torch.zeros(len(lives), dtype=torch.float64)
+        if not bool(lives.all()):
+            constant = self._fold(node, a, torch.where(foldable, values, 0.0))
         if a.dead is not None and str(node.target) in a.dead:
-            lives = lives & ~a.dead[str(node.target)]
-        constant = self._fold(node, a, torch.where(foldable, values, 0.0))
-        a.follow(node, self.axis(a.shape(node)), torch.where(lives, math.nan, constant))
+            gone = a.dead[str(node.target)]
+            lives, constant = lives & ~gone, constant.masked_fill(gone, 0.0)
+        axis = self.axis(a.network.module(node), a.shape(node))
+        a.follow(node, axis, torch.where(lives, math.nan, constant))
 
     def needs(self, node: fx.Node, a: "Analysis") -> None:
         before = source(node)
@@ -69,7 +73,7 @@ class Weighted(Rule):
 
     # What the kinds of layers differ in
 
-    def axis(self, shape: torch.Size) -> int:
+    def axis(self, module: Any, shape: torch.Size) -> int:
         """Where the channels lie, in the input as in the output."""
         raise NotImplementedError
 
@@ -101,7 +105,7 @@ class Weighted(Rule):
         """The constants of the inputs, and which of them the layer can do without."""
         module, before = a.network.module(node), source(node)
         flow = a.flows.get(before)
-        if flow is None or flow.axis != self.axis(a.shape(before)):
+        if flow is None or flow.axis != self.axis(module, a.shape(before)):
             a.flows.pop(before, None)
             width = self.parts(module).shape[1] * self.groups(module)
             return torch.full((width,), math.nan).double(), torch.zeros(width, dtype=torch.bool)
@@ -127,8 +131,6 @@ class Weighted(Rule):
         """What the layer gives for constant inputs."""
         module: Any = a.network.module(node)
         groups, weight = self.groups(module), self.parts(module)
-        if a.dead is not None:
-            return torch.zeros(len(weight), dtype=torch.float64)
         summed = a.once((node, "summed"), lambda: weight.double().sum(-1).cpu())
         out = (summed.view(groups, -1, summed.shape[1]) @ values.view(groups, -1, 1)).view(-1)
         return out if module.bias is None else out + module.bias.detach().double().cpu()
@@ -156,7 +158,7 @@ class Weighted(Rule):
 
 
 class Linear(Weighted):
-    def axis(self, shape: torch.Size) -> int:
+    def axis(self, module: Any, shape: torch.Size) -> int:
         return len(shape) - 1
 
     def folds(self, module: Any) -> bool:
@@ -169,8 +171,8 @@ class Linear(Weighted):
 class Convolution(Weighted):
     """With zero padding, a constant other than zero looks different at the border: it is not folded."""
 
-    def axis(self, shape: torch.Size) -> int:
-        return 1
+    def axis(self, module: Any, shape: torch.Size) -> int:
+        return len(shape) - len(module.kernel_size) - 1
 
     def folds(self, module: Any) -> bool:
         if module.padding_mode != "zeros" or module.padding == "valid":
@@ -250,10 +252,10 @@ class BatchNorm(Linked):
             return super().needs(node, a)
         for site in a.network.sites(node):
             a.tie(site, node)
-        if source(node) in a.flows:
-            a.grow(source(node), a.flows[node].needed)
+        if a.couple or source(node) not in a.flows:
+            a.tie(source(node), node)
         else:
-            a.need_all(node)
+            a.grow(source(node), a.flows[node].needed)
         return None
 
     def cut(self, node: fx.Node, s: "Surgery") -> None:

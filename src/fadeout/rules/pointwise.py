@@ -11,11 +11,15 @@ from fadeout.rules.base import Linked, Rule, argument, call_with, module_of, nam
 
 if TYPE_CHECKING:
     from fadeout.compact import Surgery
-    from fadeout.graph import Analysis, Flow
+    from fadeout.graph import Analysis, Flow, Network
 
 
 class Elementwise(Linked):
     """Activations, and arithmetic with plain numbers: a constant goes through the function itself."""
+
+    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
+        alone = len(node.all_input_nodes) == 1  # not the power of one value to another
+        return super().axis(node, flow, a) if alone else None
 
     def values(self, node: fx.Node, flow: "Flow", a: "Analysis") -> Tensor:
         shape = [1] * len(a.shape(node))
@@ -30,11 +34,23 @@ class Elementwise(Linked):
 class PReLU(Elementwise):
     """One slope for all channels, or one for each."""
 
+    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
+        return super().axis(node, flow, a) if flow.axis == 1 or not self._has_many(node, a.network) else None
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        super().needs(node, a)
+        if self._has_many(node, a.network):
+            for site in a.network.sites(node):
+                a.tie(site, node)
+
     def cut(self, node: fx.Node, s: "Surgery") -> None:
         kept = s.kept(node)
-        if kept is not None and s.module(node).num_parameters > 1:
+        if kept is not None and self._has_many(node, s.analysis.network):
             s.slice(node, "weight", (kept,))
             s.module(node).num_parameters = len(kept)
+
+    def _has_many(self, node: fx.Node, network: "Network") -> bool:
+        return network.module(node).num_parameters > 1  # pyright: ignore
 
 
 class ZeroOnly(Linked):
@@ -46,6 +62,13 @@ class ZeroOnly(Linked):
 
 class Padded(Linked):
     """Padding behind the channels: a constant stays if the padding has its value."""
+
+    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
+        module = module_of(node, a.network)
+        sizes = argument(node, 1, "pad") if module is None else module.padding
+        place = 2 * (len(a.shape(node)) - 1 - flow.axis)
+        among = not isinstance(sizes, list | tuple) or any(sizes[place : place + 2])
+        return None if among else super().axis(node, flow, a)
 
     def values(self, node: fx.Node, flow: "Flow", a: "Analysis") -> Tensor:
         module = module_of(node, a.network)

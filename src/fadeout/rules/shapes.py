@@ -5,9 +5,9 @@ from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
-from fadeout.rules.base import Linked, Rule, argument, call_with, name_of, source
+from fadeout.rules.base import Linked, Rule, argument, call_with, module_of, name_of, source
 
 if TYPE_CHECKING:
     from fadeout.compact import Surgery
@@ -71,36 +71,56 @@ class Reshaped(Regrouped):
                 found = axis, 1, flow.width // size
             else:
                 continue
-            return None if a.keep_forward and isinstance(self._written(node, axis), int) else found
+            number = self.size(node, axis, a)
+            cannot_change = a.keep_forward or not self._sizes(node, a)
+            return None if isinstance(number, int) and cannot_change else found
         return None
 
     def needs(self, node: fx.Node, a: "Analysis") -> None:
         for one in node.all_input_nodes[1:]:
             if one in a.network.shapes:  # not a size but a value
                 a.need_all(one)
+        number = self.size(node, a.flows[node].axis, a) if node in a.flows else None
+        if isinstance(number, fx.Node) and not _is_size(number, a):  # where it is, Size sees to it
+            a.need_all(node)
         super().needs(node, a)
 
     def cut(self, node: fx.Node, s: "Surgery") -> None:
         kept, flow = s.kept(node), s.analysis.flows.get(node)
         if kept is None or flow is None:
             return
-        if isinstance(self._written(node, flow.axis), int):
-            sizes = self._sizes(node)
+        if isinstance(self.size(node, flow.axis, s.analysis), int):
+            sizes = self._sizes(node, s.analysis)
             sizes[flow.axis] = len(kept)
             whole = isinstance(argument(node, 1, "shape"), list | tuple)
             s.arguments(node, (node.args[0], tuple(sizes)) if whole else (node.args[0], *sizes))
 
-    def _sizes(self, node: fx.Node) -> list[Any]:
+    def size(self, node: fx.Node, axis: int, a: "Analysis") -> int | fx.Node | None:
+        """What the call gives as the size of this dimension; None where it leaves that open."""
+        sizes, place = self._sizes(node, a), axis
+        if not sizes:
+            dim, sizes = self._unflattened(node, a)
+            place = axis - dim
+        number = sizes[place] if 0 <= place < len(sizes) else None
+        return None if isinstance(number, int) and number == -1 else number
+
+    def _sizes(self, node: fx.Node, a: "Analysis") -> list[Any]:
+        """The sizes that are given to ``reshape`` or ``view``; a shape of another value stands for all."""
         if name_of(node) not in ("reshape", "view"):
             return []
         first = argument(node, 1, "shape")
-        return list(first) if isinstance(first, list | tuple) else list(node.args[1:])
+        sizes = list(first) if isinstance(first, list | tuple) else list(node.args[1:])
+        return sizes * len(a.shape(node)) if len(sizes) == 1 else sizes
 
-    def _written(self, node: fx.Node, axis: int) -> int | None:
-        """The number that stands in the call for this dimension; None where it is found out at run time."""
-        sizes = self._sizes(node)
-        number = sizes[axis] if axis < len(sizes) else None
-        return number if isinstance(number, int) and number != -1 else None
+    def _unflattened(self, node: fx.Node, a: "Analysis") -> tuple[int, list[Any]]:
+        """The dimension that ``unflatten`` divides, and the sizes of its parts."""
+        module = module_of(node, a.network)
+        if isinstance(module, nn.Unflatten):
+            dim, sizes = module.dim, module.unflattened_size
+        else:
+            dim, sizes = argument(node, 1, "dim"), argument(node, 2, "sizes")
+        unflattens = isinstance(sizes, list | tuple) and isinstance(dim, int)
+        return (dim % len(a.shape(source(node))), list(sizes)) if unflattens else (0, [])
 
 
 class Concatenated(Rule):
@@ -190,6 +210,7 @@ class Item(Linked):
         index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
         if not all(one is None or one is ... or isinstance(one, int | slice) for one in index):
             return None
+        index = tuple(slice(0, 1) if _is_computed(one) else one for one in index)  # some, but not all
         sizes = a.shape(source(node))
         line = torch.arange(flow.width).view([-1 if d == flow.axis else 1 for d in range(len(sizes))])
         picked = line.expand(sizes)[index]
@@ -205,22 +226,49 @@ class Item(Linked):
         return None if pieces is None else pieces[node.args[1]]  # pyright: ignore
 
 
+def _is_computed(index: Any) -> bool:
+    """Whether an index is a slice whose ends are found out at run time."""
+    ends = (index.start, index.stop, index.step) if isinstance(index, slice) else ()
+    return any(isinstance(end, fx.Node) for end in ends)
+
+
 class Size(Rule):
-    """``x.shape`` and ``x.size()``: a number of channels that more than a reshape uses must not change."""
+    """``x.shape`` and ``x.size()``: a number of channels may go into a reshape, else it must not change."""
 
     def needs(self, node: fx.Node, a: "Analysis") -> None:
         flow = a.flows.get(source(node))
-        if flow is None or flow.needed.all():
-            return
-        rank, dim = len(a.shape(source(node))), argument(node, 1, "dim")
-        if name_of(node) == "size" and dim is not None:
-            readers = {node: dim}
-        else:
-            readers = {user: user.args[1] if user.target is getitem else None for user in node.users}
-        for reader, place in readers.items():
-            elsewhere = any(not isinstance(a.rules[user], Reshaped) for user in reader.users)
-            if not isinstance(place, int) or (place % rank == flow.axis and elsewhere):
-                a.need_all(source(node))
+        for reader, dims in self._readers(node, a).items():
+            for user in reader.users:
+                rule, after = a.rules[user], a.flows.get(user)
+                asked = isinstance(rule, Reshaped) and after and rule.size(user, after.axis, a) is reader
+                if asked and flow and dims == {flow.axis} and flow.width == after.width:
+                    a.tie(source(node), user)
+                    continue
+                if asked:
+                    a.need_all(user)
+                if flow and flow.axis in dims:
+                    a.need_all(source(node))
+
+    def _readers(self, node: fx.Node, a: "Analysis") -> dict[fx.Node, set[int]]:
+        """Who reads which dimensions."""
+        rank, readers = len(a.shape(source(node))), {}
+        dim = argument(node, 1, "dim") if name_of(node) == "size" else None
+        if dim is not None:
+            return {node: {dim % rank}}
+        for user in node.users:
+            place = user.args[1] if user.target is getitem else None
+            if isinstance(place, int):
+                readers[user] = {place % rank}
+            elif isinstance(place, slice) and not _is_computed(place):
+                readers[user] = set(range(rank)[place])
+            else:
+                readers[node] = set(range(rank))
+        return readers
+
+
+def _is_size(number: fx.Node, a: "Analysis") -> bool:
+    """Whether a number is a size of a value, as it is."""
+    return any(isinstance(a.rules[one], Size) for one in (number, source(number)))
 
 
 class Moved(Linked):

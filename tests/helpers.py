@@ -1,0 +1,115 @@
+"""What tests of compaction and of channels share."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import fadeout
+from fadeout.compact import Place
+
+ALL = slice(None)
+PICTURES = (2, 3, 6, 6)
+FEATURES = (4, 3)
+
+
+def size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def places(model: nn.Module) -> list[Place]:
+    """The modules that put channels in their places by index."""
+    return [module for module in model.modules() if isinstance(module, Place)]
+
+
+@torch.no_grad()
+def kill(*layers: Any, channels: Iterable[int] | slice, shift: float = 0.0) -> None:
+    """Zero the rows of these channels; ``shift`` is what is left of them in the bias."""
+    chosen = channels if isinstance(channels, slice) else list(channels)
+    for layer in layers:
+        layer.weight[chosen] = 0
+        if getattr(layer, "bias", None) is not None:
+            layer.bias[chosen] = shift
+
+
+def as_tuple(inputs: Any) -> tuple[Any, ...]:
+    return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+def outputs(model: nn.Module, inputs: Any, *, training: bool = False) -> list[Tensor]:
+    """What a network gives, in the mode asked for; its own mode stays."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return pytree.tree_leaves(model.train(training)(*as_tuple(inputs)))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def same_outputs(one: nn.Module, other: nn.Module, inputs: Any, *, training: bool = False) -> None:
+    """Assert that two networks of float64 give the same up to rounding."""
+    mine, theirs = (outputs(model, inputs, training=training) for model in (one, other))
+    assert len(mine) == len(theirs)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+class Net(nn.Module):
+    """A forward written out, on layers by name: ``Net(lambda m, x: m.b(m.a(x)), a=..., b=...)``."""
+
+    def __init__(self, function: Any, **layers: nn.Module):
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+class OfTwo(Net):
+    """The same, of two inputs."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return self.function(self, x, y)
+
+
+def conv(inputs: int, outputs: int, kernel: int = 1, **arguments: Any) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, **arguments)
+
+
+def check(model: nn.Module, kept: dict[str, Any], inputs: Any = PICTURES, **options: Any) -> nn.Module:
+    """Compact, and compare every weight with the one it was.
+
+    Args:
+        model: the network.
+        kept: for each layer the rows that stay, or rows and columns, or None where the test looks for itself.
+            Layers that are not named must be whole.
+        inputs: for the network, or the shape of one.
+    """
+    for module in model.modules():  # not a mean of zero, which would hide much
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    model = model.double().eval()
+    if isinstance(inputs, tuple) and isinstance(inputs[0], int):
+        inputs = torch.randn(inputs).double()
+    small = fadeout.compact(model, inputs, **options)
+    same_outputs(model, small, inputs)
+    found = small.state_dict()
+    for name, module in model.named_modules():
+        weight, stays = getattr(module, "weight", None), kept.get(name, ALL)
+        if not isinstance(weight, Tensor) or stays is None:
+            continue
+        rows, columns = stays if isinstance(stays, tuple) else (stays, ALL)
+        wanted = weight[rows] if weight.dim() == 1 else weight[rows][:, columns]
+        ways = (f"{name}.weight", f"{name}.0.weight", f"{name}.1.weight")  # perhaps beside a Place
+        mine = next((found[way] for way in ways if way in found), weight)
+        assert torch.equal(mine, wanted), f"{name}: {tuple(mine.shape)} for {tuple(wanted.shape)}"
+    return small

@@ -1,0 +1,192 @@
+"""Export: files that were run before they were put in place."""
+
+import random
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fadeout
+from fadeout.compact import Place
+from fadeout.extras import MissingExtraError
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+class Residual(nn.Module):
+    """An addition whose sides keep different channels once it is compacted."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.conv2, self.bn2 = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = F.dropout(x, 0.5, self.training)
+        return self.fc(F.relu(x + self.bn2(self.conv2(x))).mean((2, 3)))
+
+
+class Several(nn.Module):
+    """Inputs of three kinds, one of them a scalar; outputs of two types, nested."""
+
+    def forward(self, x, scale, *more):
+        return {"scaled": x * scale, "others": [more[0].sum(1), x.argmax(1)]}
+
+
+class Random(nn.Module):
+    """Never gives the same twice."""
+
+    def forward(self, x):
+        return x + random.random()
+
+
+def run(path, *inputs):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    outputs = session.run(None, {name: each.numpy() for name, each in zip(names, inputs, strict=True)})
+    return [torch.from_numpy(each) for each in outputs]
+
+
+@pytest.fixture
+def compact():
+    model = Residual()
+    for norm, dead in ((model.bn1, [0, 1]), (model.bn2, [1, 2])):
+        norm.weight.data[dead], norm.bias.data[dead] = 0, 0
+    small = fadeout.compact(model, torch.randn(2, 2, 5, 5))
+    assert any(isinstance(module, Place) for module in small.modules())
+    small.bn1.eval()  # a mode of its own, which the export must not touch
+    return small
+
+
+def modes(model):
+    return {name: module.training for name, module in model.named_modules()}
+
+
+def test_onnx_of_a_compact_residual_network(compact, tmp_path, capfd):
+    path, before = tmp_path / "small.onnx", modes(compact)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = fadeout.export.onnx(compact, path, torch.randn(1, 2, 5, 5))
+    assert capfd.readouterr() == ("", "")
+    assert not caught
+    assert modes(compact) == before
+    assert (result.path, result.bytes) == (path, path.stat().st_size)
+    assert result.difference < 1e-5
+    assert list(tmp_path.iterdir()) == [path]
+    assert b".py" not in path.read_bytes()  # no paths of the user's files
+    compact.eval()
+    for batch in (1, 2, 7):
+        x = torch.randn(batch, 2, 5, 5)
+        (found,) = run(path, x)
+        torch.testing.assert_close(found, compact(x), rtol=1e-4, atol=1e-5)
+
+
+def test_several_inputs_and_outputs(tmp_path):
+    path = tmp_path / "several.onnx"
+    inputs = torch.randn(2, 3), torch.tensor(2.0), torch.randn(2, 4)
+    fadeout.export.onnx(Several(), path, inputs)
+    inputs = torch.randn(5, 3), torch.tensor(3.0), torch.randn(5, 4)
+    scaled, total, largest = run(path, *inputs)
+    torch.testing.assert_close(scaled, inputs[0] * 3)
+    torch.testing.assert_close(total, inputs[2].sum(1))
+    assert torch.equal(largest, inputs[0].argmax(1))
+
+
+def test_program_of_a_compact_residual_network(compact, tmp_path):
+    path, before = tmp_path / "small.pt2", modes(compact)
+    result = fadeout.export.program(nn.DataParallel(compact), path, torch.randn(1, 2, 5, 5))
+    assert modes(compact) == before
+    assert (result.bytes, list(tmp_path.iterdir())) == (path.stat().st_size, [path])
+    again, x = torch.export.load(path).module(), torch.randn(7, 2, 5, 5)
+    torch.testing.assert_close(again(x), compact.eval()(x))
+
+
+@pytest.mark.parametrize("kind", ["onnx", "program"])
+def test_outputs_that_differ_leave_the_old_file(tmp_path, kind):
+    path = tmp_path / "model"
+    path.write_text("old")
+    with pytest.raises(
+        RuntimeError, match=r"off by 0\.\d+, and 0\.0001 is accepted: .*model was not written"
+    ):
+        getattr(fadeout.export, kind)(Random(), path, torch.randn(2, 3))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_tolerance_is_the_users(tmp_path):
+    result = fadeout.export.program(Random(), tmp_path / "model.pt2", torch.randn(2, 3), tolerance=1)
+    assert 1e-4 < result.difference < 1
+
+
+def test_a_network_that_works_in_place_leaves_the_example(tmp_path):
+    x = torch.randn(2, 3)
+    before = x.clone()
+    fadeout.export.program(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 3)), tmp_path / "model.pt2", x)
+    assert torch.equal(x, before)
+
+
+def test_a_batch_that_cannot_be_dynamic(tmp_path):
+    class Pairs(nn.Module):
+        def forward(self, x):
+            return x.reshape(2, -1)
+
+    with pytest.raises(ValueError, match=r"cannot trace the network; .* pass dynamic_batch=False"):
+        fadeout.export.program(Pairs(), tmp_path / "pairs.pt2", torch.randn(2, 3))
+    assert not list(tmp_path.iterdir())
+    fadeout.export.program(Pairs(), tmp_path / "pairs.pt2", torch.randn(2, 3), dynamic_batch=False)
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ((), "example_input is a tensor"),
+        ([torch.zeros(2)], "example_input is a tensor"),
+        ((torch.zeros(2, 3), torch.zeros(4, 3)), r"same first dimension, not empty; theirs are \[2, 4\]"),
+        (torch.zeros(0, 3), "not empty"),
+        (torch.zeros(2, 5), "cannot trace the network"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), "cannot trace the network"),
+    ],
+)
+def test_examples_that_do_not_fit(tmp_path, example, message):
+    with pytest.raises(ValueError, match=message):
+        fadeout.export.onnx(nn.Linear(3, 3), tmp_path / "model.onnx", example)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_the_exporter_or_onnxruntime_cannot_do(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise NotImplementedError("no such operator")
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    with pytest.raises(RuntimeError, match="cannot be made of this network, or not run: no such operator"):
+        fadeout.export.onnx(nn.Linear(3, 3), tmp_path / "model.onnx", torch.zeros(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(
+        MissingExtraError, match=r'onnxruntime is not installed: pip install "fadeout\[export\]"'
+    ):
+        fadeout.export.onnx(nn.Linear(3, 3), tmp_path / "model.onnx", torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.25),
+        ([0.1, 0.2], [0.1, 0.3], 0.1),
+        ([float("nan"), float("inf")], [float("nan"), float("inf")], 0.0),
+        ([float("nan"), 1.0], [0.0, 1.0], float("inf")),
+        ([1.0], [1.0, 2.0], float("inf")),
+        ([], [], 0.0),
+    ],
+)
+def test_differences_by_hand(wanted, found, difference):
+    measured = fadeout.export._difference([torch.tensor(wanted)], [torch.tensor(found)])
+    assert measured == pytest.approx(difference)
