@@ -69,10 +69,11 @@ FADES: dict[str, Any] = {
     "no fade": NoFade(),
 }
 METHODS = [*FADES, "default, lamp", "gmp", "gmp, lamp"]
+TASKS = (("digits", 0.99, range(4)), ("digits", 0.98, range(4)), ("LeNet-5, MNIST, 8 epochs", 0.99, range(2)))
 RUNS = [
     {"task": task, "method": method, "sparsity": sparsity, "seed": seed}
-    for seed in range(2)
-    for task, sparsity in (("digits", 0.99), ("digits", 0.98), ("LeNet-5, MNIST, 8 epochs", 0.99))
+    for task, sparsity, seeds in TASKS
+    for seed in seeds
     for method in METHODS
 ]
 
@@ -81,8 +82,8 @@ def run(task: str, method: str, sparsity: float, seed: int) -> dict[str, Any]:
     """Train once, from an initialisation that depends on the seed alone."""
     torch.manual_seed(seed)
     if task == "digits":
-        data, model, epochs, batch = digits(), fadeout.models.smallcnn(), 40, 64
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+        data, model, epochs, batch = digits(), fadeout.models.smallcnn(), 60, 64
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
         scheduler = in_thirds(optimizer, epochs * data.steps(batch))
     else:
         data, model, epochs, batch, scheduler = mnist(), fadeout.models.lenet5(), 8, 128, None
