@@ -8,6 +8,7 @@ decay, learning rate in thirds). Writes results/fade-variants.jsonl and .md; doc
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,11 +22,14 @@ from fadeout.schedules import cubic, exponential
 from fadeout.train import accuracy, in_thirds, train
 
 
+@dataclass(frozen=True)
 class Variant(fadeout.Progressive):
     """Progressive with other constants: the window of the target, the end of the fade, its first rate."""
 
-    def __init__(self, begin: float = 0.1, end: float = 0.75, zero: float = 0.75, rate: float = 10.0):
-        self.__dict__.update(begin=begin, end=end, zero=zero, rate=rate)
+    begin: float = 0.1
+    end: float = 0.75
+    zero: float = 0.75
+    rate: float = 10.0
 
     def target(self, progress: float, steps: int) -> float:
         return cubic(1.0, window=(self.begin, self.end))(progress + 1 / steps)
@@ -112,4 +116,4 @@ def run(task: str, method: str, sparsity: float, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sweep("fade-variants", RUNS, run, __doc__)
+    sweep("fade-variants", RUNS, run)

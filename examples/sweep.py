@@ -16,8 +16,8 @@ import torch
 RESULTS = Path(__file__).parent.parent / "results"
 
 
-def sweep(name: str, runs: list[dict[str, Any]], run: Callable[..., dict[str, Any]], doc: str) -> None:
-    """Run what is not in ``results/<name>.jsonl`` yet, append to it, and write the table ``results/<name>.md``.
+def sweep(name: str, runs: list[dict[str, Any]], run: Callable[..., dict[str, Any]]) -> None:
+    """Run what ``results/<name>.jsonl`` does not hold yet, append to it, and write ``results/<name>.md``.
 
     Each line holds the run's own settings, its outcome, commit, version and machine. A sweep that was stopped
     goes on where it was.
@@ -25,10 +25,9 @@ def sweep(name: str, runs: list[dict[str, Any]], run: Callable[..., dict[str, An
     Args:
         name: of the two files.
         runs: settings of the runs, with at least ``task``, ``method``, ``sparsity`` and ``seed``.
-        run: called with each, in a process of its own with one thread; returns at least ``before`` and ``after``.
-        doc: says what the script does, for ``--help``.
+        run: called with each, in a process with one thread; returns at least ``before`` and ``after``.
     """
-    parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
+    parser = argparse.ArgumentParser(description=f"Run what results/{name}.jsonl does not hold yet.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     jobs = parser.parse_args().jobs
 
