@@ -181,7 +181,7 @@ class Pruner(ABC):
         missing = [part for part in self._state_parts if not isinstance(state, dict) or part not in state]
         if missing:
             raise ValueError(
-                f"this is no state of a {type(self).__name__}: {missing[0]!r}, a part of it, is missing"
+                f"this is no state as {type(self).__name__}.state_dict() gives it: {missing[0]!r} is missing"
             )
         if state["version"] > _VERSION:
             raise ValueError(f"the state is of version {state['version']}, this fadeout reads {_VERSION}")
