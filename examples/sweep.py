@@ -29,9 +29,7 @@ def sweep(name: str, runs: list[dict[str, Any]], run: Callable[..., dict[str, An
     """
     parser = argparse.ArgumentParser(description=f"Run what results/{name}.jsonl does not hold yet.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
-    parser.add_argument(
-        "--only", nargs="*", default=[], help="texts that a run's settings, as JSON, all contain"
-    )
+    parser.add_argument("--only", nargs="*", default=[], help="texts that the settings, as JSON, contain")
     arguments = parser.parse_args()
     chosen = [config for config in runs if all(text in json.dumps(config) for text in arguments.only)]
 
