@@ -8,6 +8,7 @@ decay, learning rate in thirds). Writes results/fade-variants.jsonl and .md; doc
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,11 +22,14 @@ from fadeout.schedules import cubic, exponential
 from fadeout.train import accuracy, in_thirds, train
 
 
+@dataclass(frozen=True)
 class Variant(fadeout.Progressive):
     """Progressive with other constants: the window of the target, the end of the fade, its first rate."""
 
-    def __init__(self, begin: float = 0.1, end: float = 0.75, zero: float = 0.75, rate: float = 10.0):
-        self.__dict__.update(begin=begin, end=end, zero=zero, rate=rate)
+    begin: float = 0.1
+    end: float = 0.75
+    zero: float = 0.75
+    rate: float = 10.0
 
     def target(self, progress: float, steps: int) -> float:
         return cubic(1.0, window=(self.begin, self.end))(progress + 1 / steps)
@@ -69,10 +73,11 @@ FADES: dict[str, Any] = {
     "no fade": NoFade(),
 }
 METHODS = [*FADES, "default, lamp", "gmp", "gmp, lamp"]
+TASKS = (("digits", 0.99, range(4)), ("digits", 0.98, range(4)), ("LeNet-5, MNIST, 8 epochs", 0.99, range(2)))
 RUNS = [
     {"task": task, "method": method, "sparsity": sparsity, "seed": seed}
-    for seed in range(2)
-    for task, sparsity in (("digits", 0.99), ("digits", 0.98), ("LeNet-5, MNIST, 8 epochs", 0.99))
+    for task, sparsity, seeds in TASKS
+    for seed in seeds
     for method in METHODS
 ]
 
@@ -81,8 +86,8 @@ def run(task: str, method: str, sparsity: float, seed: int) -> dict[str, Any]:
     """Train once, from an initialisation that depends on the seed alone."""
     torch.manual_seed(seed)
     if task == "digits":
-        data, model, epochs, batch = digits(), fadeout.models.smallcnn(), 40, 64
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+        data, model, epochs, batch = digits(), fadeout.models.smallcnn(), 60, 64
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
         scheduler = in_thirds(optimizer, epochs * data.steps(batch))
     else:
         data, model, epochs, batch, scheduler = mnist(), fadeout.models.lenet5(), 8, 128, None
@@ -111,4 +116,4 @@ def run(task: str, method: str, sparsity: float, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sweep("fade-variants", RUNS, run, __doc__)
+    sweep("fade-variants", RUNS, run)

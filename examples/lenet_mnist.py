@@ -59,4 +59,4 @@ def run(task: str, method: str, sparsity: float, seed: int, epochs: int) -> dict
 
 
 if __name__ == "__main__":
-    sweep("lenet-mnist", RUNS, run, __doc__)
+    sweep("lenet-mnist", RUNS, run)

@@ -29,7 +29,9 @@ def sweep(name: str, runs: list[dict[str, Any]], run: Callable[..., dict[str, An
     """
     parser = argparse.ArgumentParser(description=f"Run what results/{name}.jsonl does not hold yet.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
-    jobs = parser.parse_args().jobs
+    parser.add_argument("--only", nargs="*", default=[], help="texts that the settings, as JSON, contain")
+    arguments = parser.parse_args()
+    chosen = [config for config in runs if all(text in json.dumps(config) for text in arguments.only)]
 
     path = RESULTS / f"{name}.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -40,8 +42,8 @@ def sweep(name: str, runs: list[dict[str, Any]], run: Callable[..., dict[str, An
         "torch": torch.__version__,
         "machine": f"{platform.machine()}, one thread",
     }
-    with ProcessPoolExecutor(jobs) as pool, path.open("a") as file:
-        waiting = {pool.submit(_alone, run, config): config for config in runs if config not in done}
+    with ProcessPoolExecutor(arguments.jobs) as pool, path.open("a") as file:
+        waiting = {pool.submit(_alone, run, config): config for config in chosen if config not in done}
         for finished in as_completed(waiting):
             records.append({**waiting[finished], **finished.result(), **conditions})
             file.write(json.dumps(records[-1]) + "\n")

@@ -94,6 +94,7 @@ def test_mnist_says_what_to_place_where(tmp_path, tiny_mnist, monkeypatch):
         idx(bytes(3), 3)[:-9],
         gzip.compress(b"\x00\x00\x0d\x01"),  # floating-point values
     ],
+    ids=["empty", "not compressed", "too few values", "cut off", "not bytes"],
 )
 def test_mnist_names_a_damaged_file(tiny_mnist, content):
     path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"

@@ -149,7 +149,7 @@ def test_one_seed_gives_one_result():
     assert one == other
     assert [o.method for o in one] == ["dense", "one-shot", "iterative", "fadeout"]
     # The display hears of every step, and once in an epoch of the accuracy.
-    steps = digits().steps(64)
+    steps = digits().steps(Settings().batch_size)
     assert displays[0].begun == [
         ("dense", 0.0, 1, steps),
         ("iterative", 0.9, 3, 2 * steps),

@@ -184,7 +184,7 @@ class Pruner(ABC):
         missing = [part for part in self._state_parts if not isinstance(state, dict) or part not in state]
         if missing:
             raise ValueError(
-                f"this is no state of a {type(self).__name__}: {missing[0]!r}, a part of it, is missing"
+                f"this is no state as {type(self).__name__}.state_dict() gives it: {missing[0]!r} is missing"
             )
         if state["version"] > _VERSION:
             raise ValueError(f"the state is of version {state['version']}, this fadeout reads {_VERSION}")
@@ -306,8 +306,8 @@ def keep_down(scores: dict[str, Tensor], gone: Mapping[str, Tensor]) -> dict[str
 
 
 def _as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    optimizers = list({id(one): one for one in several}.values())
+    several: Any = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+    optimizers: list[Optimizer] = list({id(one): one for one in several}.values())
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
     return optimizers
@@ -321,8 +321,9 @@ def widened(weight: Tensor) -> Tensor:
 def checked_sparsity(sparsity: Any) -> Any:
     """The sparsity, if it is a fraction or a schedule of fractions; otherwise a ``ValueError`` that helps."""
     if callable(sparsity):
+        schedule: Any = sparsity
         for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
-            _in_range(sparsity(progress), progress)
+            _in_range(schedule(progress), progress)
         return sparsity
     try:
         value = float(sparsity)

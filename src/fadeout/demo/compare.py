@@ -29,14 +29,14 @@ class Settings:
     """
 
     epochs: int = 60
-    batch_size: int = 64
-    learning_rate: float = 0.1
+    batch_size: int = 32
+    learning_rate: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 5e-4
     targets: tuple[float, ...] = (0.9, 0.95, 0.98, 0.99)
     rounds: int = 5
     round_epochs: int = 12
-    round_rate: float = 0.01
+    round_rate: float = 0.005
     shown: float = 0.95
 
     @property
