@@ -1,9 +1,9 @@
 """Structured pruning: what the default fade should do with whole channels.
 
-    FADEOUT_DATA=... python examples/channel_fades.py --jobs 2
+    python examples/channel_fades.py --jobs 2
 
-A small network with batch-norm on digits, and ResNet-20 (16 maps) on a shortened CIFAR-10, at 50, 75 and 90 % of the
-parameters. Writes results/channel-fades.jsonl and .md.
+A small network with batch-norm on digits, its learning rate in thirds, at 50, 75 and 90 % of the parameters.
+Writes results/channel-fades.jsonl and .md.
 """
 
 from typing import Any

@@ -6,6 +6,7 @@ from fadeout.checkpoint import load, save
 from fadeout.compact import compact
 from fadeout.fades import Decay, Fade, Progressive
 from fadeout.masks import Masks
+from fadeout.measure import measure
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.structures import Elements
@@ -25,6 +26,7 @@ __all__ = [
     "criteria",
     "export",
     "load",
+    "measure",
     "methods",
     "models",
     "save",

@@ -136,7 +136,8 @@ class BoundChannels:
         owner = np.repeat(np.arange(len(ranked)), [len(score) for score in ranked])
         place = np.concatenate([np.arange(len(score)) for score in ranked])
         free = np.concatenate([self._free(score) for score in ranked])
-        order = np.concatenate(ranked).argsort(kind="stable")
+        together = np.concatenate(ranked)
+        order = together.argsort(kind="stable")
         order = order[free[order]]
 
         def alive(count: int) -> dict[str, np.ndarray]:
@@ -150,7 +151,8 @@ class BoundChannels:
         self._last = _first(
             lambda count: self._tally.total - self._tally.left(alive(count)) >= wanted, len(order), self._last
         )
-        chosen = alive(self._last)
+        held = int(np.isneginf(together).sum())  # such as a pruner keeps down are taken in any case
+        chosen = alive(max(self._last, held))
         return {
             name: _spread(~torch.from_numpy(chosen[layer.name]), self.parameters[name])
             for layer in self.layers
@@ -162,7 +164,7 @@ class BoundChannels:
             return scores[layer.scored[0]].double().cpu().numpy()
         rows = [scores[name].double().reshape(len(scores[name]), -1) for name in layer.scored]
         norms = torch.stack([row.norm(dim=1) for row in rows]).norm(dim=0)
-        held = torch.stack([row.isneginf().any(1) for row in rows]).any(0)  # such as are down stay down
+        held = torch.stack([row.isneginf().any(1) for row in rows]).any(0)
         return norms.masked_fill(held, -math.inf).cpu().numpy()
 
     def _free(self, scores: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +34,9 @@ def inspect(file: Path, /, *, model: str, input: str = "", repeats: int = 0) -> 
 def compact(
     file: Path,
     output: Path,
-    model: str,
+    /,
     *,
+    model: str,
     input: str = "",
     couple: bool = False,
     for_inference: bool = False,
@@ -93,7 +95,7 @@ def constructor(name: str) -> Callable[[], nn.Module]:
         raise ValueError(f"cannot find the model {name!r}: {error}") from error
     if not callable(found):
         raise ValueError(f"{name!r} is no function")
-    return found
+    return cast(Callable[[], nn.Module], found)
 
 
 def _example(network: nn.Module, shape: str) -> tuple[Tensor, ...]:

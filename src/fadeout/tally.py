@@ -81,13 +81,12 @@ class Tally:
             return self._count(
                 lambda layers: min(sum(least[name] for name in layers), self._widths[layers[0]])
             )
-        # the worst that comes to mind: different ones in layers of the same width
-        before = dict.fromkeys(self._widths.values(), 0)
-        alive = {}
-        for name, width in self._widths.items():
-            alive[name] = np.isin(np.arange(width), (before[width] + np.arange(least[name])) % width)
-            before[width] += least[name]
-        return self.left(alive)
+        random = np.random.default_rng(0)  # no proof, but the worst of a few
+        choices = [
+            {n: random.permutation(width) < least[n] for n, width in self._widths.items()}
+            for _ in range(_RANDOM_PROBES if channels > 0 else 1)
+        ]
+        return max(map(self.left, choices))
 
     def _count(self, union: Callable[[tuple[str, ...]], int]) -> int:
         """What is left, by the numbers of channels that are alive in any of several layers."""
@@ -119,7 +118,7 @@ class Tally:
         for node, rule in self._network.rules.items():
             before = flows.get(source(node)) if isinstance(rule, Weighted) else None
             if before is not None and self._network.module(node).bias is None:
-                found += [node] if bool(before.constant[~before.needed].any()) else []
+                found += [node] if bool(before.constant[~before.needed].nan_to_num().any()) else []
         return found
 
     def _find_labels(self) -> dict[fx.Node, Label] | None:
@@ -177,7 +176,7 @@ class Tally:
         )
 
 
-_RANDOM_PROBES = 6
+_RANDOM_PROBES = 8
 
 
 def _groups_left(needed: Tensor, groups: int) -> int:

@@ -241,7 +241,7 @@ class Size(Rule):
             for user in reader.users:
                 rule, after = a.rules[user], a.flows.get(user)
                 asked = isinstance(rule, Reshaped) and after and rule.size(user, after.axis, a) is reader
-                if asked and flow and dims == {flow.axis} and flow.width == after.width:
+                if asked and flow and after and dims == {flow.axis} and flow.width == after.width:
                     a.tie(source(node), user)
                     continue
                 if asked:

@@ -1,0 +1,59 @@
+"""The commands that work on files: a saved network goes through all of them."""
+
+import warnings
+
+import pytest
+import torch
+
+import fadeout
+from fadeout.cli import main
+
+MODEL = ("--model", "fadeout.models:lenet5")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """LeNet-5 with whole channels zeroed, saved but not cut."""
+    model = fadeout.models.lenet5()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    structure = fadeout.Channels(torch.zeros(1, 1, 28, 28), by="norm")
+    pruner = fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.8, steps=1, structure=structure)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing has faded yet
+        pruner.remove()
+    fadeout.save(model, tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def test_compact_then_inspect_then_export(saved, capsys):
+    small, onnx = saved.with_name("small.safetensors"), saved.with_name("small.onnx")
+    main(["compact", str(saved), str(small), *MODEL, "--input", "1,1,28,28"])
+    assert "61,706 parameters -> " in capsys.readouterr().out
+    left = sum(p.numel() for p in fadeout.load(small, fadeout.models.lenet5).parameters())
+    assert left <= 0.2 * 61_706
+    main(["inspect", str(small), *MODEL])  # it knows its own input
+    assert f"{left:,}" in capsys.readouterr().out
+    main(["export", str(small), str(onnx), *MODEL])
+    assert onnx.stat().st_size > 4 * left
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "{file}", "--model", "lenet5"], "package.module:function"),
+        (["inspect", "{file}", "--model", "fadeout.models:lenet6"], "lenet6"),
+        (["inspect", "{file}", "--model", "no.such.module:f"], "no.such.module"),
+        (["inspect", "{file}", *MODEL], "--input 1,3,32,32"),
+        (["inspect", "{file}", *MODEL, "--input", "1x28"], "1x28"),
+        (["inspect", "nowhere.safetensors", *MODEL], "nowhere.safetensors"),
+        (["export", "{file}", "model.tflite", *MODEL], ".onnx or .pt2"),
+        (["inspect", "{file}", "--model", "fadeout.models:resnet20", "--input", "1,3,32,32"], "conv1"),
+    ],
+)
+def test_wrong_input_gets_a_line(saved, capsys, arguments, words):
+    with pytest.raises(SystemExit) as end:
+        main([str(saved) if one == "{file}" else one for one in arguments])
+    complaint = capsys.readouterr().err
+    assert end.value.code == 2
+    assert words in complaint
+    assert "Traceback" not in complaint
