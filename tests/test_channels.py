@@ -5,76 +5,30 @@ import itertools
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import Net, conv, outputs, same_outputs, shapes, size
-from torch import Tensor, nn
+from structured import (
+    DIGIT,
+    NETWORKS,
+    PICTURE,
+    Residual,
+    bind,
+    chain,
+    check_target,
+    magnitudes,
+    most,
+    scatter,
+    without,
+    without_norms,
+)
+from torch import nn
 
 import fadeout
 from fadeout import Channels, Decay, Progressive, SelectiveWeightDecay, models
 from fadeout.measure import measure
 from fadeout.methods import GradualMagnitudePruning
-from fadeout.models.resnet import BasicBlock, ResNet
-from fadeout.parameters import has_two_dimensions
-
-PICTURE = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-DIGIT = torch.zeros(1, 1, 28, 28)
-
-
-def bind(model: nn.Module, structure: Channels, prunable: Any = has_two_dimensions) -> Any:
-    return structure.bind(model, [torch.optim.SGD(model.parameters(), lr=0.1)], prunable)
-
-
-@torch.no_grad()
-def scatter(model: nn.Module) -> nn.Module:
-    """Scales and shifts of every size, so that ranks are clear and shifts speak."""
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.weight.uniform_(0.1, 1)
-            module.bias.normal_()
-    return model
-
-
-def chain(**arguments: Any) -> nn.Sequential:
-    return nn.Sequential(
-        *(conv(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU()),
-        *(conv(6, 6, 3, **arguments), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)),
-    )
-
-
-def without_norms() -> nn.Sequential:
-    depthwise = conv(6, 6, 3, padding=1, groups=6)
-    return nn.Sequential(
-        *(conv(3, 6, 3, padding=1), nn.ReLU(), depthwise, nn.ReLU(), conv(6, 4, 3, padding=1), nn.ReLU()),
-        *(nn.Flatten(), nn.Linear(144, 8), nn.ReLU(), nn.Linear(8, 2)),
-    )
-
-
-def with_sigmoids() -> nn.Sequential:
-    """What a dead channel leaves behind is folded into biases that were not there."""
-    return nn.Sequential(
-        *(conv(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.Sigmoid(), conv(6, 6, 3, bias=False)),
-        *(nn.BatchNorm2d(6), nn.Sigmoid(), nn.Flatten(), nn.Linear(24, 3, bias=False)),
-    )
-
-
-class Residual(nn.Module):
-    """A stem, a residual block, a classifier."""
-
-    def __init__(self, width: int = 6):
-        super().__init__()
-        self.conv1, self.bn1 = conv(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = conv(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = conv(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.fc = nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = F.relu(self.bn3(self.conv3(F.relu(self.bn2(self.conv2(x))))) + x)
-        return self.fc(x.mean((2, 3)))
-
 
 # Which can go ---------------------------------------------------------------------------------------
 
@@ -173,91 +127,23 @@ def test_a_network_that_cannot_be_traced():
 # How many go ----------------------------------------------------------------------------------------
 
 
-def magnitudes(bound: Any) -> dict[str, Tensor]:
-    return {name: parameter.detach().abs() for name, parameter in bound.parameters.items()}
-
-
-def score(bound: Any, layer: Any) -> Tensor:
-    rows = [bound.parameters[name].detach().reshape(layer.width, -1) for name in layer.scored]
-    return torch.cat(rows, 1).norm(dim=1)
-
-
-@torch.no_grad()
-def left(
-    model: nn.Module, dead: dict[str, Tensor], bound: Any, example: Tensor, count: Any, **options: Any
-) -> int:
-    """What is really left when these channels of each layer are zero."""
-    model = copy.deepcopy(model)
-    for layer in bound.layers:
-        for name in layer.fading:
-            model.get_parameter(name)[dead[layer.name]] = 0
-    return count(fadeout.compact(model, example, **options))
-
-
-def check_target(model: nn.Module, structure: Channels, sparsity: float, count: Any = size) -> None:
-    """The least number of channels that reaches the target, by what compaction really leaves."""
-    bound, example = bind(model, structure), structure.example_input
-    bound.check(sparsity)
-    marks = bound.select(magnitudes(bound), sparsity)
-    dead = {layer.name: marks[layer.fading[0]].reshape(layer.width, -1).all(1) for layer in bound.layers}
-    for layer in bound.layers:
-        for name in layer.fading:
-            whole = dead[layer.name].view([-1] + [1] * (marks[name].dim() - 1))
-            assert torch.equal(marks[name], whole.expand_as(marks[name]))  # channels go whole
-    taken = [
-        (score(bound, layer)[i], layer.name, i) for layer in bound.layers for i in dead[layer.name].nonzero()
-    ]
-    _, name, last = max(taken)
-    options = {"couple": structure.couple}
-    wanted = sparsity * count(model)
-    assert count(model) - left(model, dead, bound, example, count, **options) >= wanted
-    dead[name][last] = False
-    assert count(model) - left(model, dead, bound, example, count, **options) < wanted
-
-
 def multiplications(model: nn.Module) -> int:
     return measure(model, PICTURE).total.macs
-
-
-def resnet8(post_norm: bool) -> nn.Module:
-    return ResNet(BasicBlock, (2, 1), width=4, post_norm=post_norm)
-
-
-NETWORKS = {
-    "chain": (chain, {}),
-    "by norm": (chain, {"by": "norm"}),
-    "filters": (chain, {"filters": True}),
-    "sigmoids": (with_sigmoids, {}),
-    "grouped": (lambda: chain(groups=2), {}),
-    "without norms": (without_norms, {"by": "norm"}),
-    "residual": (Residual, {}),
-    "coupled": (Residual, {"couple": True}),
-    "resnet": (lambda: resnet8(post_norm=True), {}),
-    "all of resnet": (lambda: resnet8(post_norm=True), {"candidates": "all"}),
-    "usual resnet": (lambda: resnet8(post_norm=False), {}),
-    "transformer": (lambda: models.vit(image_size=6, patch=3, dim=6, depth=2, heads=2), {"by": "norm"}),
-}
-
-
-LARGER = {
-    "resnet20": (lambda: models.resnet20(width=4), {}),
-    "usual resnet20": (lambda: models.resnet20(width=4, post_norm=False), {}),
-    "mobilenet": (lambda: models.mobilenetv2(width_mult=0.1), {}),
-}
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_target_is_met_by_the_least_number_of_channels(network):
     build, arguments = NETWORKS[network]
-    model = scatter(build())
+    model, structure = scatter(build()), Channels(PICTURE, **arguments)
     for sparsity in (0.15, 0.4) if network == "transformer" else (0.3, 0.7):
-        check_target(model, Channels(PICTURE, **arguments), sparsity)
+        check_target(model, structure, sparsity)
 
 
 @pytest.mark.parametrize("network", ["chain", "grouped", "residual", "usual resnet"])
 def test_a_target_in_operations(network):
     build, arguments = NETWORKS[network]
-    check_target(scatter(build()), Channels(PICTURE, of="operations", **arguments), 0.5, multiplications)
+    structure = Channels(PICTURE, of="operations", **arguments)
+    check_target(scatter(build()), structure, 0.5, multiplications)
 
 
 def test_ranks_by_hand():
@@ -292,18 +178,10 @@ def test_so_many_channels_stay():
         marks = bound.select(magnitudes(bound), sparsity)
         assert int((~marks["1.weight"]).sum()) == least
         assert int((~marks["4.weight"]).sum()) >= max(least, 1)
-    collapsed = _without(model, bind(model, Channels(PICTURE, min_channels=0)), 0.75)
+    collapsed = without(model, bind(model, Channels(PICTURE, min_channels=0)), 0.75)
     (one,), (other,) = (outputs(collapsed, torch.randn(1, 3, 6, 6)) for _ in range(2))
     assert torch.equal(one, other)  # nothing goes through
     assert shapes(fadeout.compact(collapsed, PICTURE))["0.weight"] == (1, 3, 3, 3)
-
-
-@torch.no_grad()
-def _without(model: nn.Module, bound: Any, sparsity: float) -> nn.Module:
-    model = copy.deepcopy(model)
-    for name, gone in bound.select(magnitudes(bound), sparsity).items():
-        model.get_parameter(name).masked_fill_(gone, 0)
-    return model
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -312,15 +190,13 @@ def test_the_largest_target_that_can_be_reached(network, least):
     build, arguments = NETWORKS[network]
     model, structure = scatter(build()), Channels(PICTURE, min_channels=least, **arguments)
     bound = bind(model, structure)
-    with pytest.raises(ValueError, match=f"sparsity=0.9999 .* with min_channels={least} at most") as caught:
-        bound.check(0.9999)
-    most = float(re.search(r"at most ([\d.]+) can go", str(caught.value))[1])
-    bound.check(most)
-    with pytest.raises(ValueError, match="cannot be reached"):
-        bound.check(most + 2e-4)
+    largest = most(bound)
+    bound.check(largest)
+    with pytest.raises(ValueError, match=f"with min_channels={least} at most {largest:g} can go"):
+        bound.check(largest + 2e-4)
     for _ in range(2):  # whichever channels stay
-        small = fadeout.compact(_without(scatter(model), bound, most), PICTURE, couple=structure.couple)
-        assert size(model) - size(small) >= most * size(model)
+        small = fadeout.compact(without(scatter(model), bound, largest), PICTURE, couple=structure.couple)
+        assert size(model) - size(small) >= largest * size(model)
 
 
 def test_a_pruner_refuses_what_cannot_be_reached():
@@ -328,25 +204,6 @@ def test_a_pruner_refuses_what_cannot_be_reached():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=r"sparsity=0.99 of the parameters cannot be reached"):
         SelectiveWeightDecay(model, optimizer, sparsity=0.99, steps=10, structure=Channels(PICTURE))
-
-
-@pytest.mark.parametrize("network", [*NETWORKS, *LARGER, "digits"])
-def test_counting_by_labels_equals_the_analysis(network):
-    build, arguments = (NETWORKS | LARGER).get(network, (models.lenet5, {"by": "norm"}))
-    example = DIGIT if network == "digits" else PICTURE
-    for of in ("parameters",) if network in LARGER else ("parameters", "operations"):
-        bound = bind(build(), Channels(example, of=of, **arguments))
-        tally, random = bound._tally, np.random.default_rng(0)
-        labels = tally._labels
-        assert (labels is None) == (network in ("grouped", "all of resnet", "without norms"))
-        for density in (0.1, 0.3, 0.5, 0.9):
-            alive = {layer.name: random.random(layer.width) < density for layer in bound.layers}
-            for mask in alive.values():
-                mask[random.integers(len(mask))] = True
-            counts = []
-            for tally._labels in (labels, None):
-                counts.append(tally.left(alive))
-            assert counts[0] == counts[1]
 
 
 # The fade -------------------------------------------------------------------------------------------

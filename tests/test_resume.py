@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from fadeout import Decay, Elements, Progressive, SelectiveWeightDecay, criteria, schedules
+from fadeout import Channels, Decay, Elements, Progressive, SelectiveWeightDecay, criteria, schedules
 from fadeout.methods import GradualMagnitudePruning
 
 STEPS = 16
@@ -153,6 +153,15 @@ def test_every_method_and_dtype(same_after_resuming, method, dtype, criterion):
 @EVERY_METHOD
 def test_batch_norm_and_a_target_that_grows(same_after_resuming, method):
     same_after_resuming(method, kind="conv", sparsity=schedules.cubic(0.7, window=(0.1, 0.6)))
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("by", ["scale", "norm"])
+@pytest.mark.parametrize("criterion", ["magnitude", "average"])
+def test_channels(same_after_resuming, method, by, criterion):
+    structure = Channels(torch.zeros(1, 1, 5, 5), by=by)
+    arguments = {"sparsity": 0.4, "structure": structure, "criterion": CRITERIA[criterion]}
+    same_after_resuming(method, kind="conv", **arguments)
 
 
 @pytest.mark.parametrize("kill", range(STEPS + 1))
