@@ -117,7 +117,7 @@ class Matrix:
     """
 
     def __init__(self, dense: Tensor):
-        with warnings.catch_warnings():  # the layout is called a beta; what is used of it has long been stable
+        with warnings.catch_warnings():  # the layout calls itself a beta
             warnings.simplefilter("ignore", UserWarning)
             self.values, self.transpose = dense.to_sparse_csr(), dense.t().contiguous().to_sparse_csr()
 

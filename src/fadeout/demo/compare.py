@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from fadeout.data import Dataset
 from fadeout.methods import NoPruning, SelectiveWeightDecay, iterative, one_shot
 from fadeout.models import smallcnn
-from fadeout.train import accuracy, in_thirds, train
+from fadeout.train import Step, accuracy, in_thirds, train
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,15 @@ class Comparison:
         s, pruner = self.settings, pruner or NoPruning()
         last = self.data.steps(s.batch_size) - 1
 
-        def on_step(now: dict[str, Any]) -> None:
-            now = {**now, **figures}
-            if now["step"] == last:
+        def on_step(step: Step) -> None:
+            now = {
+                "epoch": step.epoch,
+                "loss": step.loss.item(),
+                "sparsity": pruner.sparsity_now,
+                "factor": pruner.factor_now,
+                **figures,
+            }
+            if step.step == last:
                 now |= {"accuracy": self._accuracy(model), "fade": pruner.fade}
                 self._snapshot(pruner)
             self.display.step(now)
@@ -211,7 +217,6 @@ class Comparison:
             seed=self.seed,
             first_epoch=first_epoch,
             scheduler=scheduler,
-            pruner=pruner,
             on_step=on_step,
         )
 

@@ -47,9 +47,7 @@ def one_shot(epochs: int, sparsity: float) -> list[Phase]:
     return [*dense(epochs), Phase("pruned", 0, remove=sparsity)]
 
 
-def han(
-    epochs: int, sparsity: float, rounds: int, fine_tune: int, last_fine_tune: int
-) -> list[Phase]:
+def han(epochs: int, sparsity: float, rounds: int, fine_tune: int, last_fine_tune: int) -> list[Phase]:
     """Han et al. 2015: train; then, five times, remove a part and fine-tune, the last time for longer."""
     lengths = [fine_tune] * (rounds - 1) + [last_fine_tune]
     return dense(epochs) + [
@@ -58,9 +56,7 @@ def han(
     ]
 
 
-def liu(
-    epochs: int, sparsity: float, last_fine_tune: int, smooth_l1: float, preset: str
-) -> list[Phase]:
+def liu(epochs: int, sparsity: float, last_fine_tune: int, smooth_l1: float, preset: str) -> list[Phase]:
     """Liu et al. 2017: train with a smooth-L1 penalty on the scales, remove once, fine-tune without it."""
     return [
         Phase("train", epochs, pruner=_slimming(smooth_l1, preset), restart=True),
@@ -68,9 +64,7 @@ def liu(
     ]
 
 
-def rewinding(
-    epochs: int, sparsity: float, structure: str, smooth_l1: float, preset: str
-) -> list[Phase]:
+def rewinding(epochs: int, sparsity: float, structure: str, smooth_l1: float, preset: str) -> list[Phase]:
     """Renda et al. 2020: train, remove once, and train again as long, with the same learning rates.
 
     Structured, the first training has the penalty of Liu et al.

@@ -1,4 +1,4 @@
-"""Network slimming (Liu et al., 2017): a penalty on the scales of batch-norms, before channels are removed."""
+"""Network slimming (Liu et al., 2017): a penalty on the scales of batch-norms, then a removal."""
 
 from torch import Tensor
 from torch.optim import Optimizer
