@@ -1,0 +1,1 @@
+"""Experiments: the published values, and what reruns and compares them."""
