@@ -25,7 +25,7 @@ CIFAR10 = Source(
         "test_batch": "md5:40351d587109b95175f43aff81a1287e",
         "batches.meta": "md5:5ff9c542aee3614f3951f8cda6e48888",
     },
-    urls=("https://www.cs.toronto.edu/~kriz/",),
+    urls=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     archive=("cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
 )
 CIFAR100 = Source(
@@ -36,7 +36,7 @@ CIFAR100 = Source(
         "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",
         "meta": "md5:7973b15100ade9c7d40fb424638fde48",
     },
-    urls=("https://www.cs.toronto.edu/~kriz/",),
+    urls=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     archive=("cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
 )
 CIFAR100_SAMPLE = Source(
