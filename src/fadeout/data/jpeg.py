@@ -31,7 +31,7 @@ def random_crop(path: str, size: int, draw: random.Random) -> Tensor:
 
 
 def centre_crop(path: str, size: int) -> Tensor:
-    """The centre of a picture whose shorter side is resized to 256 (for a ``size`` of 224, else in proportion).
+    """The centre of a picture whose shorter side is resized to 256, or in proportion if ``size`` is not 224.
 
     Args:
         path: of the picture.
