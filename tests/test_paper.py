@@ -158,7 +158,7 @@ def test_ablation_by_hand():
     def curve(method):
         return {v.sparsity: v.value for v in published("ablation", method=method)}
 
-    assert curve("plain_decay") == {0.25: 95.61, 0.5: 95.54, 0.8: 90.5, 0.95: 19.4}
+    assert curve("one_shot") == {0.25: 95.61, 0.5: 95.54, 0.8: 90.5, 0.95: 19.4}
     assert curve("growing_decay") == dict.fromkeys((0.25, 0.5, 0.8, 0.95), 10)
     assert curve("swd")[0.95] == 94.4
     assert 0.25 not in curve("swd")

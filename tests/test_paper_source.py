@@ -43,7 +43,7 @@ def test_figures_equal_the_source(floats, source):
     for v in of(source):
         left = round(100 - 100 * v.sparsity, 4)
         ours.setdefault((v.structure, v.method, v.a_min, v.a_max), []).append((left, v.value))
-    order = ["han", "liu", "plain_decay", "growing_decay", "rewinding", "swd"]  # of every legend
+    order = ["han", "liu", "one_shot", "growing_decay", "rewinding", "swd"]  # of every legend
     keys = sorted(ours, key=lambda k: (k[0] == "channels", order.index(k[1]), k[2] or 0, k[3] or 0))
     assert [ours[key] for key in keys] == [[(float(x), float(y)) for x, y in plot] for plot in printed]
 

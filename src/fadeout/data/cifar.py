@@ -25,7 +25,7 @@ CIFAR10 = Source(
         "test_batch": "md5:40351d587109b95175f43aff81a1287e",
         "batches.meta": "md5:5ff9c542aee3614f3951f8cda6e48888",
     },
-    urls=("https://www.cs.toronto.edu/~kriz/",),
+    urls=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     archive=("cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
 )
 CIFAR100 = Source(
@@ -36,7 +36,7 @@ CIFAR100 = Source(
         "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",
         "meta": "md5:7973b15100ade9c7d40fb424638fde48",
     },
-    urls=("https://www.cs.toronto.edu/~kriz/",),
+    urls=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     archive=("cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
 )
 CIFAR100_SAMPLE = Source(
@@ -95,7 +95,7 @@ def _read(source: Source, folder: Path, name: str, key: bytes, classes: int) -> 
         if not isinstance(batch, dict) or not {b"data", key} <= batch.keys():
             raise ValueError(f"no dictionary with data and {key.decode()}")
         pictures, labels = batch[b"data"], np.asarray(batch[key])
-        if getattr(pictures, "dtype", None) != np.uint8 or pictures.shape != (len(labels), 3 * 32 * 32):
+        if getattr(pictures, "dtype", None) != np.uint8 or pictures.shape != (*labels.shape, 3 * 32 * 32):
             raise ValueError("no pictures of 3 by 32 by 32 bytes, as many as labels")
         if labels.dtype.kind != "i" or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
             raise ValueError(f"labels that are not 0 to {classes - 1}")

@@ -5,13 +5,25 @@ import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fadeout.data.download import obtain
+from fadeout.data.source import Source
+
+CORA = Source(
+    name="cora",
+    folder="cora",
+    files={
+        "cora.content": "md5:7ffbff7cfb44225449cff17728829af1",
+        "cora.cites": "md5:d0f9febfe3d82e9a063bed05be34ae83",
+    },
+    urls=("https://linqs-data.soe.ucsc.edu/public/lbc/",),
+    archive=("cora.tgz", ""),  # the files in it have checksums
+)
 
 @dataclass(frozen=True)
 class Graph:
@@ -77,15 +89,16 @@ def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
     rows.
 
     Args:
-        directory: where ``cora/cora.content`` and ``cora/cora.cites`` lie; by default the environment's
-            ``FADEOUT_DATA``.
+        directory: where ``cora/cora.content`` and ``cora/cora.cites`` lie, or are put; see
+            :func:`fadeout.data.places.places`.
     """
-    folder = Path(directory or os.environ.get("FADEOUT_DATA", ".")) / "cora"
-    rows = [line.split() for line in (folder / "cora.content").read_text().splitlines()]
+    folder = obtain(CORA, directory)
+    content, cites = (CORA.read(folder, name).decode().splitlines() for name in CORA.files)
+    rows = [line.split() for line in content]
     number = {row[0]: i for i, row in enumerate(rows)}
     classes = sorted({row[-1] for row in rows})
     words = np.array([row[1:-1] for row in rows], dtype=np.float32)
-    edges = [line.split() for line in (folder / "cora.cites").read_text().splitlines()]
+    edges = [line.split() for line in cites]
     links = np.array([(number[a], number[b]) for a, b in edges if a in number and b in number])
     adjacency = np.eye(len(rows), dtype=np.float32)
     adjacency[links[:, 0], links[:, 1]] = 1

@@ -115,21 +115,25 @@ _NAMES = {
 }
 
 
+_UNDER_WAY = object()
+
+
 def _plain(value: Any, seen: dict[int, Any]) -> Any:
     """``value`` with arrays in place of what stands for them. ``seen``: shared parts are visited once."""
     if type(value) in (bytes, str, int, float, bool, type(None)):
         return value
     if type(value) is _Array:
         return value.values
-    if id(value) in seen:
-        return seen[id(value)]
-    if type(value) in (list, tuple):
-        seen[id(value)] = None  # a list inside itself: nothing that data needs
-        result = type(value)(_plain(item, seen) for item in value)
-    elif type(value) is dict:
-        seen[id(value)] = None
-        result = {_plain(key, seen): _plain(item, seen) for key, item in value.items()}
-    else:
+    if type(value) not in (list, tuple, dict):
         raise ValueError(f"a pickle with a {type(value).__name__.strip('_')}, which is no plain data")
-    seen[id(value)] = result
+    result = seen.get(id(value))
+    if result is _UNDER_WAY:
+        raise ValueError("a pickle with a list or dictionary inside itself")
+    if result is None:
+        seen[id(value)] = _UNDER_WAY
+        if type(value) is dict:
+            result = {_plain(key, seen): _plain(item, seen) for key, item in value.items()}
+        else:
+            result = type(value)([_plain(item, seen) for item in value])
+        seen[id(value)] = result
     return result

@@ -43,7 +43,7 @@ class Value:
         width: feature maps of the first stage (hidden units of the GCN), where the paper says so.
         data: ``"mnist"``, ``"cifar10"``, ``"cifar100"``, ``"imagenet"`` or ``"cora"``.
         structure: ``"elements"`` or ``"channels"``; ``"none"`` for the dense networks of the cost table.
-        method: ``"dense"``, ``"han"``, ``"liu"``, ``"rewinding"``, ``"swd"``, ``"plain_decay"``,
+        method: ``"dense"``, ``"han"``, ``"liu"``, ``"rewinding"``, ``"swd"``, ``"one_shot"``,
             ``"growing_decay"``, or the citation of a result that the paper quotes.
         sparsity: the fraction removed.
         metric: ``"after"`` and ``"top5"`` (top-1 and top-5 accuracy after removal), ``"change"`` (of top-1
