@@ -65,23 +65,23 @@ def test_folders_are_counted_by_class(tmp_path, capsys):
 
 def test_get_leaves_what_is_there_and_names_what_is_wrong(toy, tmp_path, capsys):
     with pytest.raises(ValueError, match=rf"could not be downloaded .*place a, b in {tmp_path / 'toy'}"):
-        command.get("toy", str(tmp_path))
+        command.fetch("toy", str(tmp_path))
     (tmp_path / "toy").mkdir()
     for name in ("a", "b"):
         (tmp_path / "toy" / name).write_bytes(b"right")
-    command.get("toy", str(tmp_path))
-    command.get("inside")
+    command.fetch("toy", str(tmp_path))
+    command.fetch("inside")
     assert capsys.readouterr().out.splitlines() == [
         f"toy: 0.0 MB in {tmp_path / 'toy'}",
         "inside: comes with an installed package",
     ]
     (tmp_path / "toy" / "a").write_bytes(b"wrong")
     with pytest.raises(ValueError, match="left in place"):
-        command.get("toy", str(tmp_path))
+        command.fetch("toy", str(tmp_path))
 
 
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(ValueError, match="no data set 'cifar-10'; did you mean cifar10"):
-        command.get("cifar-10")
+        command.fetch("cifar-10")
     with pytest.raises(ValueError, match=r"no data set 'zzz'; there is cifar10, cifar100"):
-        command.get("zzz")
+        command.fetch("zzz")

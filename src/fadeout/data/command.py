@@ -1,4 +1,4 @@
-"""What ``fadeout data`` and ``fadeout data get`` do."""
+"""What ``fadeout data`` does."""
 
 import difflib
 import sys
@@ -25,12 +25,25 @@ def sources() -> Mapping[str, Source | None]:
     }
 
 
-def show(data_dir: str | None = None) -> None:
-    """List the data sets: where each lies and how large it is, or how to get it.
+def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
+    """List the data sets: where each lies, or how to get it. "fadeout data get NAME" downloads one.
 
     Args:
-        data_dir: the first place to look; then the environment's FADEOUT_DATA, then a cache folder.
+        get: nothing, or the word get and the names of data sets.
+        data_dir: the first place to look, and where to put them; then the environment's FADEOUT_DATA, then a
+            cache folder.
     """
+    if not get:
+        return show(data_dir)
+    if get[0] != "get" or len(get) == 1:
+        raise ValueError(f"fadeout data, or fadeout data get NAME; got {' '.join(get)!r}")
+    for name in get[1:]:
+        fetch(name, data_dir)
+    return None
+
+
+def show(data_dir: str | None = None) -> None:
+    """Print where each data set lies and how large it is, or how to get it."""
     print(f"looked for in {', then '.join(map(str, places(data_dir)))}")
     known = sources()
     width = max(map(len, known))
@@ -38,13 +51,8 @@ def show(data_dir: str | None = None) -> None:
         print(f"{name:{width}}  {_state(source, data_dir)}")
 
 
-def get(name: str, data_dir: str | None = None) -> None:
-    """Download a data set, unless it is there.
-
-    Args:
-        name: of the data set, as listed by ``fadeout data``.
-        data_dir: where to look and to put it; by default the environment's FADEOUT_DATA, else a cache folder.
-    """
+def fetch(name: str, data_dir: str | None = None) -> None:
+    """Download a data set, unless it is there."""
     known = sources()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

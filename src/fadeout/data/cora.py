@@ -25,6 +25,7 @@ CORA = Source(
     archive=("cora.tgz", ""),  # the files in it have checksums
 )
 
+
 @dataclass(frozen=True)
 class Graph:
     """A graph whose nodes have classes, behind the interface of a :class:`~fadeout.data.Dataset`.

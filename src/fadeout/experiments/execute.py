@@ -240,6 +240,7 @@ class Execution:
             "phase": self.phases[self.phase].name,
             "epoch": now.epoch,
             "epochs": sum(phase.epochs for phase in self.phases),
+            "in_epoch": self.steps,
             "step": now.epoch * self.steps + now.step + 1,
             "steps": sum(phase.epochs for phase in self.phases) * self.steps,
             "loss": self.losses[-1] if self.losses else now.loss.item(),
@@ -347,7 +348,9 @@ def _commit() -> str | None:
     here = Path(__file__).parent
     if git is None:
         return None
-    found = subprocess.run([git, "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    found = subprocess.run(
+        [git, "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True
+    )
     return found.stdout.strip() or None
 
 

@@ -191,5 +191,3 @@ def known(kind: str, given: str, accepted: Iterable[str]) -> None:
         near = difflib.get_close_matches(str(given), accepted, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(f"no {kind} {given!r}; {hint}There is {', '.join(accepted)}")
-
-

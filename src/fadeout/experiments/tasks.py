@@ -19,6 +19,7 @@ TASKS: dict[str, Run] = {
         weight_decay=0.0,
         learning_rates="constant",
         mu=5e-4,
+        evaluate_every=5,
     ),
     "resnet20-cifar10": _CIFAR,
     "resnet20-16-cifar10": replace(_CIFAR, width=16),
