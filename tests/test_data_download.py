@@ -255,6 +255,7 @@ def test_without_network_it_says_what_to_place_where(toy, packed, tmp_path, monk
         obtain(replace(toy, urls=nowhere))
     with pytest.raises(ValueError, match=rf"in {cache}/toy-data, or toy\.tar\.gz in {cache}; or set"):
         obtain(replace(packed, urls=nowhere))
+    assert not list(cache.iterdir())
 
 
 def test_the_next_address_is_tried(server, toy, tmp_path):

@@ -42,6 +42,8 @@ def install(source: Source, place: Path) -> Path:
             if source.missing(folder):  # another process may have brought it meanwhile
                 _bring(source, place, folder)
     except DownloadError as error:
+        with suppress(OSError):  # what has come already stays, for the next attempt
+            _staging(source, place).rmdir()
         raise ValueError(
             f"{source.name} is not here, and could not be downloaded ({error}): {_advice(source, place)}"
         ) from error
@@ -53,8 +55,7 @@ def install(source: Source, place: Path) -> Path:
 
 
 def _bring(source: Source, place: Path, folder: Path) -> None:
-    # the same folder at each attempt, so that an interrupted download goes on
-    staging = place / f".{source.name}.download"
+    staging = _staging(source, place)
     staging.mkdir(exist_ok=True)
     if source.archive is None:
         for name in source.missing(folder):
@@ -66,6 +67,11 @@ def _bring(source: Source, place: Path, folder: Path) -> None:
     source.verify(complete)
     _move(complete, folder)
     shutil.rmtree(staging, ignore_errors=True)
+
+
+def _staging(source: Source, place: Path) -> Path:
+    """Where a data set is gathered: the same folder at each attempt, so that an interrupted one goes on."""
+    return place / f".{source.name}.download"
 
 
 def _fetch_any(source: Source, name: str, path: Path, checksum: str) -> None:
