@@ -65,7 +65,7 @@ def imagenet() -> Iterator[Run]:
 
 
 def comparison() -> Iterator[Run]:
-    """The paper's own lines of Table 1: the structured ones on ImageNet have 180 epochs and a warm restart."""
+    """The paper's own lines of Table 1; structured, ImageNet has 180 epochs and a warm restart."""
     for target in (0.5, 0.9, 0.975):
         yield task("resnet50-imagenet", method="swd", sparsity=target)
     longer = {"structure": "channels", "epochs": 180, "learning_rates": "restarts"}

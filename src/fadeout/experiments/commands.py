@@ -66,7 +66,7 @@ def run(arguments: list[str]) -> None:
         default=Command(**TASKS[name].to_dict()),
         prog=f"fadeout run {'TASK' if asks else name}",
         description=f"Train and prune one network. To run it again is to resume it. TASK is one of "
-        f"{', '.join(TASKS)}; the defaults shown are those of {name}. fadeout list names methods, networks and "
+        f"{', '.join(TASKS)}; the defaults shown are those of {name}. fadeout list shows methods, networks, "
         "data sets.",
         args=["--help"] if asks else arguments[1:],
         config=(tyro.conf.FlagCreatePairsOff,),
@@ -199,8 +199,8 @@ def _outcome(record: dict[str, Any]) -> str:
     if record["status"] != "done":
         return f"{name}: {record['status']}: {record['error'].strip().splitlines()[-1]}"
     through = f", {record['before']:.2f} before and {record['removed']:.2f} after removal"
-    left = record["parameters_left"] / record["parameters"]
-    return f"{name}: {record['after']:.2f} %{through}, {left:.2%} of the parameters left, {record['seconds']:.0f} s"
+    left = f"{record['parameters_left'] / record['parameters']:.2%} of the parameters left"
+    return f"{name}: {record['after']:.2f} %{through}, {left}, {record['seconds']:.0f} s"
 
 
 class _TensorBoard:

@@ -31,7 +31,7 @@ VERSION = 1
 _TEST_BATCH = 1000
 
 
-class Busy(Exception):
+class BusyError(Exception):
     """Another process is at this run."""
 
 
@@ -307,7 +307,7 @@ class Execution:
             return torch.load(path, map_location=self.device, weights_only=True)
         except Exception as error:
             raise ValueError(
-                f"{path} cannot be read ({error}): remove it to begin the run anew, or put a copy in its place"
+                f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
             ) from error
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -360,8 +360,8 @@ def _check_version(folder: Path) -> None:
             version = json.loads((folder / name).read_text()).get("version", 0)
             if version > VERSION:
                 raise ValueError(
-                    f"{folder / name} is of version {version}, this fadeout reads {VERSION}: update fadeout, or "
-                    "choose another folder with --results. Nothing was changed"
+                    f"{folder / name} is of version {version}, this fadeout reads {VERSION}: update "
+                    "fadeout, or choose another folder with --results. Nothing was changed"
                 )
 
 
@@ -372,7 +372,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Busy(f"another process is at {folder}") from None
+            raise BusyError(f"another process is at {folder}") from None
         yield
 
 

@@ -17,6 +17,7 @@ from fadeout import data, models
 from fadeout.channels import Channels
 from fadeout.experiments.authors import AuthorsElements
 from fadeout.methods.recipes import METHODS, Phase
+from fadeout.models.lenet import lenet5_authors
 from fadeout.structures import Elements
 from fadeout.train import LEARNING_RATES
 
@@ -116,8 +117,8 @@ class Run:
             raise ValueError("liu prunes whole channels: --structure channels")
         if self.method == "swd" and (self.a_min is None or self.a_max is None):
             raise ValueError(
-                f"the paper names no strength for {self.model} on {self.data}, {self.structure}: pass --a-min "
-                "and --a-max, or take the method auto, which needs none"
+                f"the paper names no strength for {self.model} on {self.data}, {self.structure}: pass "
+                "--a-min and --a-max, or take the method auto, which needs none"
             )
 
     @property
@@ -158,7 +159,7 @@ class Run:
         """The network as it is initialised, which depends on the seed alone."""
         build = MODELS[self.model]
         if self.model == "lenet5" and self.preset == "authors":
-            build = models.lenet.lenet5_authors
+            build = lenet5_authors
         wanted = {"num_classes": num_classes, "width": self.width, "norm": True}
         if self.data.startswith("imagenet"):
             wanted["stem"] = "imagenet"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from fadeout.experiments.execute import VERSION, Busy, conditions, execute
+from fadeout.experiments.execute import VERSION, BusyError, conditions, execute
 from fadeout.experiments.run import Run
 from fadeout.extras import extra
 from fadeout.files import write_atomically
@@ -31,9 +31,9 @@ def sweep(
 ) -> list[Record]:
     """Carry out the runs that are not finished yet, several at a time, and return all their records.
 
-    Finished runs are read, not repeated. A run that fails is recorded with its traceback, and the others go on;
-    the next sweep tries it again. A run that another process is at is left to it. When a worker dies, its runs
-    are resumed by new ones.
+    Finished runs are read, not repeated. A run that fails is recorded with its traceback, and the others go
+    on; the next sweep tries it again. A run that another process is at is left to it. When a worker dies, its
+    runs are resumed by new ones.
 
     Args:
         runs: what to do.
@@ -99,7 +99,7 @@ def _attempt(run: Run, results: str, threads: int, options: dict[str, Any]) -> R
     note = Path(results) / run.hash / "failed.json"
     try:
         record = execute(run, results, **options)
-    except Busy as busy:
+    except BusyError as busy:
         return {"hash": run.hash, "status": "elsewhere", "run": run.to_dict(), "error": str(busy)}
     except Exception:
         record = _failure(run, traceback.format_exc())
