@@ -3,7 +3,7 @@
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -45,9 +45,9 @@ def shrink(comparison: Comparison) -> tuple[list[Shrunk], nn.Module]:
         network, accuracies = _train(comparison, sparsity)
         networks.append(network)
         size = measure(network, comparison.data.example).total
-        lines.append((sparsity, *accuracies, size.parameters, size.operations_output, _bytes(network)))
+        lines.append(Shrunk(sparsity, *accuracies, size.parameters, size.operations_output, _bytes(network)))
     times = _microseconds(networks, comparison)
-    return [Shrunk(*line, spent) for line, spent in zip(lines, times, strict=True)], networks[-1]
+    return [replace(line, microseconds=t) for line, t in zip(lines, times, strict=True)], networks[-1]
 
 
 def _train(comparison: Comparison, sparsity: float) -> tuple[nn.Module, tuple[float, float, float]]:
