@@ -5,12 +5,11 @@ import re
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fadeout.extras import extra
-
-with extra("experiments"):
+if TYPE_CHECKING:  # what is not drawn here does not need it: a page's style, names of powers
     from matplotlib.figure import Figure
 
 COLOURS = {"ink": "#1d2433", "soft": "#667085", "rule": "#e4e7ec", "paper": "#ffffff"}
@@ -37,7 +36,7 @@ STYLE = {
 """For ``matplotlib.style.context(["default", STYLE])``, whatever the user's own style is."""
 
 
-def inline(figure: Figure, colours: Mapping[str, str], links: Mapping[str, str] | None = None) -> str:
+def inline(figure: "Figure", colours: Mapping[str, str], links: Mapping[str, str] | None = None) -> str:
     """A figure as an SVG to put into a page: without prolog, size and names of groups.
 
     Args:

@@ -1,0 +1,1 @@
+"""What the paper did, done again: runs, sweeps over them, and a report."""
