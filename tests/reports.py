@@ -108,7 +108,7 @@ def grid() -> Section:
     for sparsity, top in ((0.9, 99.1), (0.99, 97.0)):
         for row, a_min in enumerate((0.1, 1.0, 10.0, 100.0)):
             for column, a_max in enumerate((1e1, 1e2, 1e3, 1e4, 1e5)):
-                loss = 60.0 / (1 + row + 3 * column) * (1 + 10 * (sparsity - 0.9))
+                loss = 50.0 / (1 + row + 3 * column) * (1 + 6 * (sparsity - 0.9))
                 run = {"sparsity": sparsity, "a_min": a_min, "a_max": a_max, "epochs_scale": 0.1, **place}
                 failed = (sparsity, row, column) == (0.99, 3, 4)
                 records += [

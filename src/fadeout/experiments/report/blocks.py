@@ -25,7 +25,10 @@ def failures(groups: Sequence[Group]) -> str:
 def configurations(groups: Sequence[Group]) -> str:
     """A block to open for each group: its runs, and all their settings."""
     blocks = [_block(group, _name(group, groups)) for group in groups if group.records]
-    return "<h3>Configurations</h3>\n" + "\n".join(blocks) if blocks else ""
+    if not blocks:
+        return ""
+    title = f"Configurations of all {len(blocks)}" if len(blocks) > 1 else "Configuration"
+    return f'<details class="card configurations"><summary>{title}</summary>\n{"".join(blocks)}</details>'
 
 
 def _name(group: Group, groups: Sequence[Group]) -> str:
@@ -44,9 +47,9 @@ def _block(group: Group, name: str) -> str:
         f"<pre>{escape(record.get('error') or '')}</pre>" for record in group.failed if record.get("error")
     )
     return (
-        f'<details class="card"><summary>{escape(name)}{badge}</summary>\n'
+        f"<details><summary>{escape(name)}{badge}</summary>\n"
         f'<div class="configuration" id="{escape(group.anchor)}">{_runs(group.records)}\n{tracebacks}'
-        f'<pre class="json">{escape(text)}</pre></div></details>'
+        f'<pre class="json">{escape(text)}</pre></div></details>\n'
     )
 
 

@@ -20,7 +20,7 @@ def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
     plots = []
     for number, (place, same) in enumerate(groupby(groups, lambda group: group.place)):
         here = list(same)
-        svg = drawn((5.6, 4.4), f"{salt}-{number}", here, lambda axes, here=here: _curves(axes, here))
+        svg = drawn((4.5, 4.1), f"{salt}-{number}", here, lambda axes, here=here: _curves(axes, here))
         plots.append(Plot(words.where(place), words.badges(here), svg))
     return plots
 

@@ -19,7 +19,7 @@ def dots(groups: Sequence[Group], salt: str) -> list[Plot]:
     for number, (place, same) in enumerate(groupby(groups, lambda group: group.place)):
         here = [g for g in same if g.done or g.published.get("after") is not None]
         if here:
-            size = (5.6, 0.9 + 0.27 * len(here))
+            size = (4.5, 0.8 + 0.38 * len(here))
             svg = drawn(size, f"{salt}-{number}", here, lambda axes, here=here: _dots(axes, here))
             plots.append(Plot(words.where(place), words.badges(here), svg))
     return plots
@@ -50,10 +50,11 @@ def _dots(axes: Axes, groups: list[Group]) -> None:
         mark = words.badge(group.scale) if mixed and group.records else ""
         names.append(", ".join(part for part in (words.what(group), mark) if part))
     accuracies(axes, values, "x")
-    axes.set_yticks(range(len(groups)), names)
-    axes.set_ylim(len(groups) - 0.4, -0.6)
-    axes.tick_params(length=0, axis="both")
-    axes.tick_params(axis="y", labelcolor=COLOURS["ink"])
+    for row, name in enumerate(names):  # above its dot, so that the axis has the whole width
+        axes.text(0, row - 0.22, name, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8.5)
+    axes.set_yticks([])
+    axes.set_ylim(len(groups) - 0.5, -0.7)
+    axes.tick_params(length=0)
     axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("accuracy after removal, %")

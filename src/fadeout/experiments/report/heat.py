@@ -80,8 +80,8 @@ def _map(cells: Cells, values: dict, metric: str, scale: Normalize, salt: str, *
         axes.set_yticks([y + 0.5 for y in range(len(lows))], [words.strength(a) for a in lows])
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        axes.set_xlabel("a max")
-        axes.set_ylabel("a min")
+        axes.set_xlabel("a_max")
+        axes.set_ylabel("a_min")
 
     return drawn(size, salt, list(cells.values()), draw)
 

@@ -66,7 +66,7 @@ def _matrices(cells: Cells) -> list[str]:
         ]
         paper = "; in brackets the paper's" if any(metric in g.published for g in known) else ""
         parts.append(f"{_text(title)}: {name}{paper}{mark}")
-        parts.append(_grid(["a min \\ a max", *map(words.strength, highs)], rows))
+        parts.append(_grid(["a_min \\ a_max", *map(words.strength, highs)], rows))
     return parts
 
 

@@ -29,7 +29,7 @@ function reveal() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const details = target && target.closest("details");
   if (!details) return;
-  details.open = true;
+  for (let one = details; one; one = one.parentElement.closest("details")) one.open = true;
   details.scrollIntoView();
   details.querySelector("summary").focus({ preventScroll: true });
 }

@@ -71,7 +71,6 @@ def _section(section: Section, here: list[Group]) -> str:
     parts = [
         f'<section id="{escape(name)}">',
         f"<h2>{escape(section.title)}{_badge(words.badges(here))}</h2>",
-        f"<p>{escape(_common(here))}</p>" if _common(here) else "",
         f'<div class="figures">{"".join(map(_figure, _PLOTS[section.kind](here, name)))}</div>',
         _table(here),
         failures(here),
@@ -79,12 +78,6 @@ def _section(section: Section, here: list[Group]) -> str:
         "</section>",
     ]
     return "\n".join(part for part in parts if part)
-
-
-def _common(here: Sequence[Group]) -> str:
-    """What all rows share, and the table leaves out."""
-    places = {group.place for group in here}
-    return words.where(next(iter(places))) if len(places) == 1 else ""
 
 
 def _figure(plot: Plot) -> str:

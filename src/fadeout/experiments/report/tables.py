@@ -32,10 +32,8 @@ def table(groups: Sequence[Group]) -> Table:
         cells = [cell(group) for group in groups]
         if any(c.text for c in cells) and not (constant and len({c.text for c in cells}) == 1):
             columns[title] = cells
-    if all(
-        cell.text in ("", _asked(group)) for cell, group in zip(columns.get(_LEFT, []), groups, strict=False)
-    ):
-        columns.pop(_LEFT, None)  # exactly what was asked for, which the column of targets says already
+    if all(_as_asked(group) for group in groups) and f"{_LEFT}, paper" not in columns:
+        columns.pop(_LEFT, None)  # the column of targets says it already
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     return Table(list(columns), list(groups), rows)
 
@@ -49,12 +47,12 @@ def _columns() -> list[tuple[str, Callable[[Group], Cell], bool]]:
         ("structure", lambda group: _text(group.place.structure or ""), True),
         ("settings", lambda group: _text(group.note), True),
         ("removed", lambda group: Cell(words.percent(group.sparsity), group.sparsity), False),
-        ("a min", lambda group: Cell(words.strength(group.a_min), group.a_min), False),
-        ("a max", lambda group: Cell(words.strength(group.a_max), group.a_max), False),
+        ("a_min", lambda group: Cell(words.strength(group.a_min), group.a_min), False),
+        ("a_max", lambda group: Cell(words.strength(group.a_max), group.a_max), False),
         ("seeds", _seeds, False),
-        ("before", lambda group: _ours(group, "before"), False),
         *_compared("after"),
         *_compared("change"),
+        ("before", lambda group: _ours(group, "before"), False),
         *_compared("top-5", "top5"),
         *_compared("operations left, %", "operations"),
         *_compared(_LEFT, "parameters"),
@@ -64,8 +62,13 @@ def _columns() -> list[tuple[str, Callable[[Group], Cell], bool]]:
 _LEFT = "weights left, %"
 
 
-def _asked(group: Group) -> str:
-    return f"{100 * (1 - group.sparsity):.3g}"
+def _as_asked(group: Group) -> bool:
+    """Whether exactly the target is gone."""
+    pairs = [(record.get("parameters"), record.get("parameters_left")) for record in group.done]
+    return all(
+        total is None or left is None or abs(left - (1 - group.sparsity) * total) <= 1
+        for total, left in pairs
+    )
 
 
 def _compared(title: str, metric: str = "") -> list[tuple[str, Callable[[Group], Cell], bool]]:
@@ -83,8 +86,6 @@ def _text(text: str) -> Cell:
 
 def _seeds(group: Group) -> Cell:
     done, failed = len(group.done), len(group.failed)
-    if not done + failed:
-        return Cell("paper only", 0)
     return Cell(f"{done}, {failed} failed" if failed else str(done), done, "fell" if failed else "")
 
 
