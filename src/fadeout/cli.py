@@ -56,7 +56,7 @@ def _commands() -> dict[str, Callable[..., object]]:
     from fadeout.commands import compact, export, inspect
     from fadeout.data.command import data
     from fadeout.demo import demo
-    from fadeout.experiments.commands import reproduce, run, show
+    from fadeout.experiments.commands import report, reproduce, run, show
 
     return {
         "demo": demo,
@@ -67,6 +67,7 @@ def _commands() -> dict[str, Callable[..., object]]:
         "list": show,
         "run": run,
         "reproduce": reproduce,
+        "report": report,
     }
 
 

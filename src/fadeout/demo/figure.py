@@ -1,14 +1,14 @@
 """The demo's figure: what every method reaches, and how the weights fade."""
 
-import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fadeout import drawing
 from fadeout.demo.compare import Outcome
 from fadeout.demo.fading import LOWEST, Fading
+from fadeout.drawing import STYLE, compressed, inline, power, stretched
 from fadeout.extras import extra
 from fadeout.files import write_atomically
 
@@ -18,44 +18,21 @@ with extra("experiments"):
     from matplotlib.figure import Figure
 
 COLOURS = {
-    "ink": "#1d2433",
-    "soft": "#667085",
-    "rule": "#e4e7ec",
-    "paper": "#ffffff",
+    **drawing.COLOURS,
     "fadeout": "#0b6bcb",
     "iterative": "#d9730d",
     "one-shot": "#9353b4",
     "goes": "#b8c0cc",
 }
-"""Each role has a colour of its own, so that a page can exchange it for a dark one."""
 
 _TOP = 99.4  # of the axis of accuracies
 _MARKERS = {"fadeout": "o", "iterative": "s", "one-shot": "^"}
-_STYLE = {
-    "font.size": 9.5,
-    "text.color": COLOURS["ink"],
-    "axes.edgecolor": COLOURS["rule"],
-    "axes.labelcolor": COLOURS["soft"],
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 14,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": COLOURS["rule"],
-    "ytick.color": COLOURS["rule"],
-    "xtick.labelcolor": COLOURS["soft"],
-    "ytick.labelcolor": COLOURS["soft"],
-    "figure.constrained_layout.use": True,
-    "svg.hashsalt": "fadeout",
-}
 
 
 def accuracy_panel(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     """Test accuracy against weights left, a line for each method, the dense network as a level."""
     dense = next(o for o in outcomes if not o.sparsity)
-    # A logarithm of the errors: from 98 to 99 % is as far as from 50 to 75 %.
-    axes.set_yscale("function", functions=(_stretched, _compressed))
+    axes.set_yscale("function", functions=(stretched, compressed))
     axes.axhline(dense.final, color=COLOURS["soft"], linewidth=1.2, linestyle=(0, (4, 3)))
     ends = {"dense": dense.final}
     for method, marker in _MARKERS.items():
@@ -87,7 +64,7 @@ def accuracy_panel(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     axes.tick_params(length=0)
     axes.set_xlabel("weights left")
     axes.set_title("Test accuracy of the finished network")
-    for name, y in _apart(ends, 0.055 * float(_stretched(_TOP) - _stretched(lowest))).items():
+    for name, y in _apart(ends, 0.055 * float(stretched(_TOP) - stretched(lowest))).items():
         axes.annotate(
             name,
             (left[0], y),
@@ -127,7 +104,7 @@ def fading_panel(axes: Axes, fading: Fading) -> None:
     axes.set_ylim(last - 0.2, 2.2)
     axes.set_yticks([-number for number in range(len(rows))], [str(epoch) for epoch in rows])
     powers = (-9, -6, -3, 0)
-    axes.set_xticks([LOWEST - 0.4 - _PILE / 2, *powers], ["less", *(_power(p) for p in powers)])
+    axes.set_xticks([LOWEST - 0.4 - _PILE / 2, *powers], ["less", *(power(p) for p in powers)])
     axes.tick_params(length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_xlabel("size of a weight")
@@ -140,7 +117,7 @@ _PILE = 1.5  # the width of all weights, in the bars of those that are below the
 
 def write_figure(folder: Path, outcomes: Sequence[Outcome], fading: Fading) -> None:
     """Both panels side by side, as ``figure.png`` and ``figure.svg``."""
-    with style.context(["default", _STYLE]):  # whatever the user's own style is
+    with style.context(["default", STYLE]):  # whatever the user's own style is
         figure = Figure(figsize=(10.5, 4.8))
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.1), gridspec_kw={"wspace": 0.06})
         accuracy_panel(left, outcomes)
@@ -153,48 +130,21 @@ def write_figure(folder: Path, outcomes: Sequence[Outcome], fading: Fading) -> N
 
 def panels(outcomes: Sequence[Outcome], fading: Fading) -> tuple[str, str]:
     """Each panel as an SVG to put into a page, which says what the colours of the roles are."""
-    with style.context(["default", {**_STYLE, "svg.fonttype": "none"}]):
+    with style.context(["default", {**STYLE, "svg.fonttype": "none"}]):
         figures = [Figure(figsize=(4.5, 4.3)) for _ in range(2)]
         accuracy_panel(figures[0].subplots(), outcomes)
         fading_panel(figures[1].subplots(), fading)
-        return _inline(figures[0]), _inline(figures[1])
-
-
-def _inline(figure: Figure) -> str:
-    """Without prolog, size and names of groups, and with the page's colours."""
-    file = io.StringIO()
-    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r"<svg \1>", svg, count=1)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    for role, colour in COLOURS.items():
-        svg = svg.replace(colour, f"var(--{role})")
-    return svg
-
-
-def _stretched(accuracy):
-    return -np.log10(101 - np.asarray(accuracy, float))
-
-
-def _compressed(value):
-    return 101 - 10 ** -np.asarray(value, float)
+        return inline(figures[0], COLOURS), inline(figures[1], COLOURS)
 
 
 def _apart(values: dict[str, float], gap: float) -> dict[str, float]:
     """Move labels up or down until none covers another."""
     places, previous = {}, -np.inf
     for name, value in sorted(values.items(), key=lambda item: item[1]):
-        previous = max(_stretched(value), previous + gap)
-        places[name] = float(_compressed(previous))
+        previous = max(stretched(value), previous + gap)
+        places[name] = float(compressed(previous))
     return places
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
     return np.convolve(values, (0.25, 0.5, 0.25), mode="same")
-
-
-def _power(exponent: int) -> str:
-    digits = str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return "1" if exponent == 0 else f"10{digits}"

@@ -21,6 +21,7 @@ from fadeout.demo.display import SHRUNK_HEADINGS, label, percent, shrunk_cells
 from fadeout.demo.fading import Fading
 from fadeout.demo.figure import panels
 from fadeout.demo.shrinking import Shrunk
+from fadeout.drawing import style_sheet
 from fadeout.files import write_atomically
 
 
@@ -57,6 +58,7 @@ def write_report(path: Path, data: Dataset, values: dict[str, Any]) -> None:
     accuracy, fading = panels(outcomes, Fading(**values["fading"]))
     page = Template(files("fadeout.demo").joinpath("report.html").read_text(encoding="utf-8"))
     text = page.substitute(
+        style=style_sheet(),
         lead=_lead(data, outcomes),
         note=_note(settings),
         tiles="".join(map(_tile, _hardest(outcomes))),

@@ -1,1 +1,1 @@
-"""Experiments: the published values, and what reruns and compares them."""
+"""What the paper did, done again: runs, sweeps over them, its published values, and a report."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from fadeout.experiments.paper import TITLES
+from fadeout.experiments.paper import TITLES, Value, published
 from fadeout.experiments.run import Run
 from fadeout.experiments.tasks import task
 
@@ -151,6 +151,14 @@ class Experiment:
     kind: Literal["curve", "grid", "table"]
     generate: Callable[[], Iterator[Run]]
 
+    def published(self) -> list[Value]:
+        """What the paper has for it."""
+        if self.name in TITLES:
+            return published(self.name)
+        networks = {(run.model, run.width, run.structure, run.sparsity) for run in self.runs()}
+        similar = published("cifar10-tradeoff", source="Table 3")
+        return [v for v in similar if (v.network, v.width, v.structure, v.sparsity) in networks]
+
     def runs(self) -> list[Run]:
         """Its runs, each once."""
         return list({run.hash: run for run in self.generate()}.values())
@@ -187,7 +195,5 @@ def _collapsing(name: str, **changes: object) -> Run:
 
 def _published(experiment: str) -> list[tuple[float, float]]:
     """The strengths of a grid of the paper, (a_max, a_min), row by row."""
-    from fadeout.experiments.paper import published
-
     pairs = {(v.a_max, v.a_min): None for v in published(experiment)}
     return [(high, low) for high, low in pairs if high is not None and low is not None]

@@ -3,17 +3,20 @@
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fadeout.experiments.catalogue import EXPERIMENTS
 from fadeout.experiments.display import Display
 from fadeout.experiments.execute import Stopped, execute
+from fadeout.experiments.report import Section
+from fadeout.experiments.report import report as write_report
 from fadeout.experiments.run import DATA, METHODS, MODELS, Run, known
 from fadeout.experiments.sweep import collect, sweep
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.extras import extra
 
 with extra("experiments"):
+    import tyro
     from rich.console import Console
 
 
@@ -56,8 +59,6 @@ class Command(Run):
 
 def run(arguments: list[str]) -> None:
     """Train and prune one network: fadeout run TASK [--field value ...]. To run it again is to resume it."""
-    with extra("experiments"):
-        import tyro
     asks = not arguments or arguments[0] in ("-h", "--help")
     name = "digits" if asks else arguments[0]
     known("task", name, TASKS)
@@ -160,6 +161,38 @@ def reproduce(
     print(f"{experiment}: {said}; written to {path}")
     if states["failed"]:
         raise SystemExit(1)
+
+
+def report(
+    results: Path,
+    /,
+    *,
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    format: Literal["html", "markdown"] = "html",
+) -> None:
+    """Write a report of the results, with the paper's values beside them: one page, or Markdown.
+
+    Args:
+        results: the folder that the experiments were told to write to, or one EXPERIMENT.jsonl in it.
+        output: the file to write; by default report.html, or report.md.
+        format: html is one page that needs no network; markdown has the tables, for a README.
+    """
+    print(f"written to {write_report(results, output, format=format, arrange=arrange)}")
+
+
+def arrange(found: dict[str, list[dict[str, Any]]]) -> list[Section]:
+    """The sections of a report: the experiments in the paper's order, then what belongs to none."""
+    names = [name for name in EXPERIMENTS if name in found] + [
+        name for name in found if name not in EXPERIMENTS
+    ]
+    return [_section(name, found[name]) for name in names]
+
+
+def _section(name: str, records: list[dict[str, Any]]) -> Section:
+    if name not in EXPERIMENTS:
+        return Section(name, name, "table", records)
+    experiment = EXPERIMENTS[name]
+    return Section(name, experiment.title, experiment.kind, records, experiment.published())
 
 
 def _meets(one: Run, condition: str) -> bool:

@@ -1,0 +1,147 @@
+"""The records of runs, read from the files that a sweep leaves behind."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+"""What one run left behind, as in its ``result.json``."""
+
+VERSION = 1
+LOOSE = "runs"
+"""The experiment of records that stand in no experiment's file."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """An experiment, for the report.
+
+    Args:
+        name: of the experiment, such as ``"cora"``.
+        title: a line for the reader.
+        kind: ``"curve"``, ``"grid"`` or ``"table"``.
+        records: of its runs.
+        published: the paper's values, as ``fadeout.experiments.paper.published`` gives them.
+    """
+
+    name: str
+    title: str
+    kind: str
+    records: Sequence[Record]
+    published: Sequence[Any] = ()
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"the kind of an experiment is one of {', '.join(KINDS)}, got {self.kind!r}")
+
+
+KINDS = ("curve", "grid", "table")
+
+
+def read(results: Path) -> dict[str, list[Record]]:
+    """The records below a folder, or in one file, by experiment.
+
+    A record belongs to the experiment whose ``EXPERIMENT.jsonl`` it stands in, a ``HASH/result.json`` that
+    stands in none to ``"runs"``. The same hash counts once in an experiment: the last, and one that is done
+    rather than one that failed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "cora.jsonl"
+    ...     _ = file.write_text('{"version": 1, "hash": "3f", "status": "failed", "run": {}}\\n')
+    ...     {name: len(records) for name, records in read(Path(folder)).items()}
+    {'cora': 1}
+    """
+    lines, folders = _files(results)
+    found: dict[str, dict[str, Record]] = {}
+    for path in lines:
+        for record in _lines(path):
+            _keep(found.setdefault(path.stem, {}), record)
+    for path in folders:
+        record = _parse(path.read_bytes(), str(path))
+        # It may have failed when the experiment's file was written, and be done by now.
+        homes = [records for records in found.values() if record["hash"] in records]
+        for records in homes or [found.setdefault(LOOSE, {})]:
+            _keep(records, record)
+    if not any(found.values()):
+        raise ValueError(
+            f"no results in {results}: looked for records in *.jsonl and */result.json; "
+            "give the folder that the experiments were told to write to"
+        )
+    return {name: list(records.values()) for name, records in found.items() if records}
+
+
+def _files(results: Path) -> tuple[list[Path], list[Path]]:
+    if results.is_dir():
+        folders = [*results.glob("result.json"), *results.glob("*/result.json")]
+        return sorted(results.glob("*.jsonl")), sorted(folders)
+    if not results.is_file():
+        raise ValueError(f"no results in {results}: there is no such file or folder")
+    return ([], [results]) if results.suffix == ".json" else ([results], [])
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if line.strip():
+            yield _parse(line, f"{path}, line {number}")
+
+
+def _parse(text: bytes, where: str) -> Record:
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: damaged, not JSON ({error}); mend or delete it") from None
+    version = record.get("version") if isinstance(record, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(
+            f"{where}: written by a newer fadeout (version {version}, this one reads {VERSION}); update it"
+        )
+    missing = _missing(record, version)
+    if missing:
+        raise ValueError(f"{where}: damaged, not the record of a run ({missing}); mend or delete it")
+    return record
+
+
+def _missing(record: Any, version: Any) -> str:
+    """Why it cannot be reported."""
+    if version != VERSION or isinstance(version, bool):
+        return 'it has no "version"'
+    if not isinstance(record.get("hash"), str) or not isinstance(record.get("run"), dict):
+        return 'it has no "hash" or no "run"'
+    if record.get("status") not in ("done", "failed"):
+        return f'its "status" is {record.get("status")!r}, not "done" or "failed"'
+    if record["status"] == "done" and record.get("after") is None:
+        return 'it is done, but has no accuracy "after"'
+    wrong = [
+        f'"{name}" is {part[name]!r}'
+        for part, names, kinds in (
+            (record, _NUMBERS, (int, float)),
+            (record["run"], _WORDS, str),
+            (record["run"], _SETTINGS, (int, float)),
+        )
+        for name in names
+        if part.get(name) is not None and not isinstance(part[name], kinds)
+    ]
+    return ", ".join(wrong)
+
+
+_NUMBERS = (
+    "before",
+    "after",
+    "top5",
+    "parameters",
+    "parameters_left",
+    "operations",
+    "operations_left",
+    "seconds",
+)
+_SETTINGS = ("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale")
+_WORDS = ("data", "model", "structure", "method")
+
+
+def _keep(records: dict[str, Record], record: Record) -> None:
+    old = records.get(record["hash"])
+    if old is None or old["status"] == "failed" or record["status"] == "done":
+        records[record["hash"]] = record
