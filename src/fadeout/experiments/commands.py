@@ -182,10 +182,8 @@ def report(
 
 def arrange(found: dict[str, list[dict[str, Any]]]) -> list[Section]:
     """The sections of a report: the experiments in the paper's order, then what belongs to none."""
-    names = [name for name in EXPERIMENTS if name in found] + [
-        name for name in found if name not in EXPERIMENTS
-    ]
-    return [_section(name, found[name]) for name in names]
+    order = [*EXPERIMENTS, *sorted(found.keys() - EXPERIMENTS.keys())]
+    return [_section(name, found[name]) for name in order if name in found]
 
 
 def _section(name: str, records: list[dict[str, Any]]) -> Section:

@@ -100,6 +100,7 @@ class Execution:
         self.data = run.build_data(data_dir)
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
         self.model = run.build_model(self.data.num_classes).to(device)
+        self.network: Any = torch.compile(self.model) if run.compile else self.model
         self.structure = run.build_structure(_moved(self.data.example, device))
         self.optimizer = run.build_optimizer(self.model)
         self.scheduler: Any = None
@@ -158,7 +159,7 @@ class Execution:
 
     def _train(self, phase: Phase, begun: int) -> None:
         train(
-            self.model,
+            self.network,
             self.optimizer,
             self.data,
             epochs=begun + phase.epochs - self.epoch,
@@ -216,7 +217,7 @@ class Execution:
     # Figures ------------------------------------------------------------------------------------
 
     def _test(self) -> Any:
-        return evaluate(self.model, self.data.tests(_TEST_BATCH), self.device)
+        return evaluate(self.network, self.data.tests(_TEST_BATCH), self.device)
 
     def _note(self, epoch: int) -> None:
         """A line of metrics. Nothing in it depends on the clock."""

@@ -95,6 +95,8 @@ class Run:
     """shorten all phases in proportion; results are marked"""
     steps: int | None = None
     """at most so many steps in an epoch, for a trial; results are marked"""
+    compile: bool = False
+    """run the network through torch.compile: worth it on a GPU, or for long runs"""
     evaluate_every: int = 1
     """epochs between two tests"""
 
