@@ -106,16 +106,16 @@ def grid() -> Section:
     records, published = [], []
     place: dict[str, Any] = {"data": "mnist", "model": "lenet5"}
     for sparsity, top in ((0.9, 99.1), (0.99, 97.0)):
-        for row, a_min in enumerate((0.1, 1.0, 10.0, 100.0)):
-            for column, a_max in enumerate((1e1, 1e2, 1e3, 1e4, 1e5)):
+        for row, a_min in enumerate((0.1, 1.0, 10.0)):
+            for column, a_max in enumerate((1e1, 1e2, 1e3, 1e4)):
                 loss = 50.0 / (1 + row + 3 * column) * (1 + 6 * (sparsity - 0.9))
                 run = {"sparsity": sparsity, "a_min": a_min, "a_max": a_max, "epochs_scale": 0.1, **place}
-                failed = (sparsity, row, column) == (0.99, 3, 4)
+                failed = (sparsity, row, column) == (0.99, 2, 3)
                 records += [
                     record(None if failed else top - loss + 0.3 * seed, top - 0.2, seed=seed, **run)
                     for seed in range(2)
                 ]
-                value = None if (row, column) == (3, 4) else round(top - 0.7 * loss, 2)
+                value = None if (row, column) == (2, 3) else round(top - 0.7 * loss, 2)
                 at: dict[str, Any] = {"a_min": a_min, "a_max": a_max, "data": "mnist", "network": "lenet5"}
                 published.append(Value("swd", sparsity, value, **at))
                 published.append(Value("swd", sparsity, value and round(-0.7 * loss, 2), "change", **at))

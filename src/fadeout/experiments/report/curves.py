@@ -57,7 +57,8 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
     values = [e.mean for e in estimates if e] + [
         v for g in groups if (v := g.published.get("after")) is not None
     ]
-    _levels(axes, [group for group in groups if not group.sparsity])
+    left = [100 * (1 - group.sparsity) for group in pruned] or [100.0]
+    _levels(axes, [group for group in groups if not group.sparsity], max(left) * 1.12)
     named = lines(pruned)
     for (name, run), look in zip(named.items(), looks(named), strict=True):
         ours = [(g, e) for g in run if (e := g.estimate("after"))]
@@ -90,7 +91,6 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
         )
         points(axes, x, y, look, [f"#{group.anchor}" for group, _ in ours], zorder=front + 1)
     accuracies(axes, values, "y")
-    left = [100 * (1 - group.sparsity) for group in pruned] or [100.0]
     axes.set_xscale("log")
     axes.set_xlim(max(left) * 1.12, min(left) / 1.12)
     ticks = [x for x in _LEFT if min(left) * 0.999 <= x <= max(left) * 1.001] or left[:1]
@@ -111,18 +111,19 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
 _LEFT = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
-def _levels(axes: Axes, dense: list[Group]) -> None:
-    """Networks of which nothing was removed."""
+def _levels(axes: Axes, dense: list[Group], x: float) -> None:
+    """Networks of which nothing was removed: a line across, with a mark at its beginning."""
     colour = COLOURS["dense"]
     for name, same in lines(dense).items():
         for group in same:
-            estimate, theirs = group.estimate("after"), group.published.get("after")
-            if estimate:
-                line = axes.axhline(estimate.mean, color=colour, linewidth=1.4, label=name)
-                line.set_url(f"#{group.anchor}")
+            estimate, theirs, link = group.estimate("after"), group.published.get("after"), f"#{group.anchor}"
             if theirs is not None:
                 label = "" if estimate else f"{name}, paper"
-                axes.axhline(theirs, color=colour, linewidth=1.2, linestyle=_DASHES, label=label)
+                axes.axhline(theirs, color=colour, linewidth=1.2, linestyle=_DASHES, label=label, zorder=2)
+                points(axes, [x], [theirs], "dense", [link if estimate else None], hollow=True, zorder=3)
+            if estimate:
+                axes.axhline(estimate.mean, color=colour, linewidth=1.4, label=name, zorder=3)
+                points(axes, [x], [estimate.mean], "dense", [link], zorder=4)
 
 
 def _paper_line(axes: Axes, theirs: list[tuple[Group, float]], look: str, label: str) -> None:
