@@ -13,6 +13,7 @@ with extra("experiments"):
     from matplotlib.axes import Axes
 
 _DASHES = (0, (4, 2.5))
+_ROOM = 1.3  # before the first point, for the mark of the dense network
 
 
 def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
@@ -58,7 +59,7 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
         v for g in groups if (v := g.published.get("after")) is not None
     ]
     left = [100 * (1 - group.sparsity) for group in pruned] or [100.0]
-    _levels(axes, [group for group in groups if not group.sparsity], max(left) * 1.12)
+    _levels(axes, [group for group in groups if not group.sparsity], max(left) * _ROOM)
     named = lines(pruned)
     for (name, run), look in zip(named.items(), looks(named), strict=True):
         ours = [(g, e) for g in run if (e := g.estimate("after"))]
@@ -92,7 +93,7 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
         points(axes, x, y, look, [f"#{group.anchor}" for group, _ in ours], zorder=front + 1)
     accuracies(axes, values, "y")
     axes.set_xscale("log")
-    axes.set_xlim(max(left) * 1.12, min(left) / 1.12)
+    axes.set_xlim(max(left) * _ROOM, min(left) / 1.12)
     ticks = [x for x in _LEFT if min(left) * 0.999 <= x <= max(left) * 1.001] or left[:1]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
