@@ -108,7 +108,6 @@ def run(task: str, method: str, sparsity: float, seed: int) -> dict[str, Any]:
         batch_size=batch,
         seed=seed,
         scheduler=scheduler,
-        pruner=pruner,
     )
     before = accuracy(model, data.test_x, data.test_y)
     pruner.remove()

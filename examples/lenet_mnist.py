@@ -47,7 +47,7 @@ def run(task: str, method: str, sparsity: float, seed: int, epochs: int) -> dict
     model = fadeout.models.lenet5()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     pruner = METHODS[method](model, optimizer, sparsity=sparsity, steps=epochs * data.steps(BATCH))
-    train(model, optimizer, data, epochs=epochs, batch_size=BATCH, seed=seed, pruner=pruner)
+    train(model, optimizer, data, epochs=epochs, batch_size=BATCH, seed=seed)
     before = accuracy(model, data.test_x, data.test_y)
     masks = pruner.remove()
     return {

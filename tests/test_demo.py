@@ -14,13 +14,14 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+import fadeout
 from fadeout.cli import main
 from fadeout.data import digits
 from fadeout.demo import demo
 from fadeout.demo.compare import Comparison, Settings
 from fadeout.demo.fading import Fading
 
-FILES = ["figure.png", "figure.svg", "report.html", "results.json"]
+FILES = ["figure.png", "figure.svg", "report.html", "results.json", "small.safetensors"]
 
 
 class Silent:
@@ -50,7 +51,7 @@ def done(tmp_path_factory):
     return folder, printed.getvalue()
 
 
-def test_it_writes_four_files_and_says_where(done):
+def test_it_writes_its_files_and_says_where(done):
     folder, printed = done
     assert sorted(path.name for path in folder.iterdir()) == FILES
     for name in FILES:
@@ -106,6 +107,23 @@ def test_histograms_by_hand():
     assert fading.stays[0][-1] == 1
 
 
+def test_channels_are_cut_out(done):
+    folder, printed = done
+    dense, *shrunk = json.loads((folder / "results.json").read_text())["shrunk"]
+    assert (dense["sparsity"], dense["parameters"]) == (0.0, 38_506)
+    for line, target in zip(shrunk, Settings().shrunk, strict=True):
+        assert line["sparsity"] == target
+        assert line["before"] == line["after"] == line["compact"]  # removal is free, and cutting out is exact
+        assert line["parameters"] <= (1 - target) * dense["parameters"]
+        assert line["parameters"] > (1 - target - 0.02) * dense["parameters"]
+        assert line["operations"] < dense["operations"]
+        assert line["bytes"] < dense["bytes"]
+        assert f"{line['parameters']:,}" in printed
+    small = fadeout.load(folder / "small.safetensors", lambda: fadeout.models.smallcnn(norm=True))
+    assert sum(p.numel() for p in small.parameters()) == shrunk[-1]["parameters"]
+    assert (folder / "small.safetensors").stat().st_size == shrunk[-1]["bytes"]
+
+
 def test_the_figures_are_whole(done):
     assert (done[0] / "figure.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert ElementTree.parse(done[0] / "figure.svg").getroot().tag.endswith("svg")
@@ -155,8 +173,9 @@ def test_one_seed_gives_one_result():
         ("iterative", 0.9, 3, 2 * steps),
         ("fadeout", 0.9, 1, steps),
     ]
-    assert len(displays[0].steps) == settings.total_epochs * steps
-    assert sum("accuracy" in figures for figures in displays[0].steps) == settings.total_epochs
+    compared = settings.total_epochs - (1 + len(settings.shrunk)) * settings.epochs
+    assert len(displays[0].steps) == compared * steps
+    assert sum("accuracy" in figures for figures in displays[0].steps) == compared
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ def test_it_learns_and_reports_every_step():
     data, seen = digits(), []
     model, optimizer = start()
     pruner = fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=36)
-    train(model, optimizer, data, epochs=2, batch_size=64, seed=0, pruner=pruner, on_step=seen.append)
-    assert [(f["epoch"], f["step"]) for f in seen] == [(e, s) for e in range(2) for s in range(18)]
-    assert seen[0]["loss"] > 2
-    assert seen[-1]["loss"] < 1
-    assert (seen[-1]["progress"], seen[-1]["sparsity"], seen[-1]["factor"]) == (1.0, 0.5, 0.0)
+    train(model, optimizer, data, epochs=2, batch_size=64, seed=0, on_step=seen.append)
+    assert [(now.epoch, now.step) for now in seen] == [(e, s) for e in range(2) for s in range(18)]
+    assert seen[0].loss > 2
+    assert seen[-1].loss < 1
+    assert (pruner.progress, pruner.sparsity_now, pruner.factor_now) == (1.0, 0.5, 0.0)
     assert accuracy(model, data.test_x, data.test_y) > 60
 
 
@@ -157,7 +157,7 @@ def test_mnist_pruned_while_training(data, method, options, least, change):
     model, optimizer = lenet()
     steps = EPOCHS * data.steps(BATCH)
     pruner = method(model, optimizer, sparsity=0.9, steps=steps, **options)
-    train(model, optimizer, data, epochs=EPOCHS, batch_size=BATCH, seed=0, pruner=pruner)
+    train(model, optimizer, data, epochs=EPOCHS, batch_size=BATCH, seed=0)
     before = accuracy(model, data.test_x, data.test_y)
     masks = pruner.remove()
     after = accuracy(model, data.test_x, data.test_y)

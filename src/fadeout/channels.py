@@ -83,7 +83,9 @@ class Channels:
         self.candidates, self.min_channels = candidates, min_channels
         self.couple, self.leaves = couple, tuple(leaves)
 
-    def bind(self, model: nn.Module, optimizers: Sequence[Optimizer], prunable: Prunable) -> "BoundChannels":
+    def bind(
+        self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
+    ) -> "BoundChannels":
         """Trace the network, and find the channels that can go."""
         return BoundChannels(self, unwrap(model), optimizers, prunable)
 
@@ -92,12 +94,17 @@ class BoundChannels:
     """The channels of one network."""
 
     def __init__(
-        self, structure: Channels, model: nn.Module, optimizers: Sequence[Optimizer], prunable: Prunable
+        self,
+        structure: Channels,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer] | None,
+        prunable: Prunable,
     ):
         self._structure = structure
         network = Network(model, structure.example_input, structure.leaves)
-        everything, held = named(model), held_by(optimizers)
-        trained = {name for name, p in everything.items() if id(p) in held and p.requires_grad}
+        everything = named(model)
+        held = None if optimizers is None else held_by(optimizers)
+        trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
         layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
         layers = [layer for layer in layers if trained.issuperset(layer.fading)]
         if prunable is not has_two_dimensions:

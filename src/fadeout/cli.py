@@ -1,4 +1,4 @@
-"""The command line: ``fadeout demo``, and what is to come. Names here are the names in the code."""
+"""The command line. Names here are the names in the code."""
 
 import difflib
 import os
@@ -19,8 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         _run(list(sys.argv[1:] if arguments is None else arguments))
-    except KeyboardInterrupt:
-        _stop(130, "stopped")
+    except KeyboardInterrupt as error:
+        _stop(130, str(error) or "stopped")
     except MissingExtraError as error:
         _stop(1, str(error))
     except (ValueError, OSError) as error:
@@ -37,6 +37,11 @@ def _run(arguments: list[str]) -> None:
         import tyro
     commands = _commands()
     _check(arguments, commands)
+    if arguments[:1] == ["run"]:  # its fields depend on the task
+        from fadeout.experiments.commands import run
+
+        run(arguments[1:])
+        return
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog="fadeout",
@@ -47,10 +52,23 @@ def _run(arguments: list[str]) -> None:
 
 
 def _commands() -> dict[str, Callable[..., object]]:
+    # here, because these need the extra
     from fadeout.commands import compact, export, inspect
-    from fadeout.demo import demo  # here, because it needs the extra
+    from fadeout.data.command import data
+    from fadeout.demo import demo
+    from fadeout.experiments.commands import report, reproduce, run, show
 
-    return {"demo": demo, "inspect": inspect, "compact": compact, "export": export}
+    return {
+        "demo": demo,
+        "inspect": inspect,
+        "compact": compact,
+        "export": export,
+        "data": data,
+        "list": show,
+        "run": run,
+        "reproduce": reproduce,
+        "report": report,
+    }
 
 
 def _check(arguments: list[str], commands: dict[str, Callable[..., object]]) -> None:

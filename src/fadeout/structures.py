@@ -35,8 +35,10 @@ class Elements:
     gradual: ClassVar[bool] = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
 
-    def bind(self, model: nn.Module, optimizers: Sequence[Optimizer], prunable: Prunable) -> "BoundElements":
-        """Find the weights that take part."""
+    def bind(
+        self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
+    ) -> "BoundElements":
+        """Find the weights that take part; without optimizers, where training is over, all of the model's."""
         return BoundElements(self, choose(model, optimizers, prunable))
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:

@@ -1,68 +1,108 @@
-"""The one training loop, plain and visible."""
+"""The one training loop, plain and visible, for all tasks: pictures and graphs alike."""
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
-from fadeout.data.dataset import Dataset
-from fadeout.methods.dense import NoPruning
+
+class Data(Protocol):
+    """What the loop asks of a data set: :class:`fadeout.data.Dataset` is one.
+
+    Inputs are a tensor, or a tuple of what the network takes. Labels of -100 are left out of loss and
+    accuracy.
+    """
+
+    def steps(self, batch_size: int) -> int:
+        """The batches of an epoch."""
+        ...
+
+    def batches(
+        self, batch_size: int, *, epoch: int, seed: int, first: int = 0
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """One epoch of training batches, from number ``first`` on."""
+        ...
+
+    def tests(self, batch_size: int) -> Iterator[tuple[Any, Tensor]]:
+        """The test part."""
+        ...
+
+
+class Step(NamedTuple):
+    """What ``on_step`` gets: the numbers of epoch and step, and the loss, still on its device."""
+
+    epoch: int
+    step: int
+    loss: Tensor
 
 
 def train(
     model: nn.Module,
     optimizer: Optimizer,
-    data: Dataset,
+    data: Data,
     *,
     epochs: int,
     batch_size: int,
     seed: int,
     first_epoch: int = 0,
+    first_step: int = 0,
+    steps: int | None = None,
     scheduler: LRScheduler | None = None,
-    pruner: Any = None,
-    on_step: Callable[[dict[str, Any]], object] | None = None,
+    device: torch.device | str = "cpu",
+    on_epoch: Callable[[int], object] | None = None,
+    on_step: Callable[[Step], object] | None = None,
 ) -> None:
-    """Train a classifier.
+    """Train a classifier. A pruner acts by itself: it is attached to the optimizer.
 
     Args:
-        model, optimizer: the network and what trains it; a pruner is already attached to the optimizer.
+        model, optimizer: the network and what trains it.
         data: the training data, seen in an order that depends on ``seed`` alone.
         epochs, batch_size: how long, and in batches of how many.
-        seed: of the order of the data, and of what is random in the network.
+        seed: of the order of the data, and of what is random in the network. Both depend on seed, epoch and
+            step alone, so training that is resumed sees the same.
         first_epoch: its number: training that goes on, to fine-tune or to resume, sees the data in an order
             that it has not seen.
+        first_step: of the first epoch, where it is resumed in the middle.
+        steps: at most so many in an epoch, for a trial; by default all that the data give.
         scheduler: of the learning rate; stepped after every optimizer step.
-        pruner: read for the figures that ``on_step`` gets.
-        on_step: called after every step with epoch, step, loss, and the pruner's progress, sparsity and
-            factor.
+        device: where the network lies.
+        on_epoch: called with the number of each epoch before its first step.
+        on_step: called after every step.
     """
-    pruner = NoPruning() if pruner is None else pruner
-    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # faster convolutions
+    if str(device) == "cpu":
+        model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # faster convolutions
     model.train()
     for epoch in range(first_epoch, first_epoch + epochs):
-        torch.manual_seed(seed * 10_007 + epoch)
-        for step, (x, y) in enumerate(data.batches(batch_size, epoch=epoch, seed=seed)):
+        if on_epoch is not None and first_step == 0:
+            on_epoch(epoch)
+            model.train()
+        batches = data.batches(batch_size, epoch=epoch, seed=seed, first=first_step)
+        for step, (x, y) in enumerate(batches, first_step):
+            if step == steps:
+                break
+            torch.manual_seed((seed * 10_007 + epoch) * 1_000_003 + step)
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
+            loss = F.cross_entropy(predict(model, x, device), y.to(device))
             loss.backward()
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
             if on_step is not None:
-                on_step(
-                    {
-                        "epoch": epoch,
-                        "step": step,
-                        "loss": loss.item(),
-                        "progress": pruner.progress,
-                        "sparsity": pruner.sparsity_now,
-                        "factor": pruner.factor_now,
-                    }
-                )
+                on_step(Step(epoch, step, loss.detach()))
+        first_step = 0
+
+
+def predict(model: nn.Module, x: Any, device: torch.device | str = "cpu") -> Tensor:
+    """The network's outputs for one input, or for a tuple of them."""
+    return model(*(part.to(device) for part in x)) if isinstance(x, tuple) else model(x.to(device))
+
+
+# Learning rates -------------------------------------------------------------------------------------------
 
 
 def in_thirds(optimizer: Optimizer, steps: int) -> LRScheduler:
@@ -70,14 +110,69 @@ def in_thirds(optimizer: Optimizer, steps: int) -> LRScheduler:
     return MultiStepLR(optimizer, [steps // 3, 2 * steps // 3])
 
 
+def constant(optimizer: Optimizer, steps: int) -> LRScheduler:
+    """The base throughout."""
+    return LambdaLR(optimizer, lambda step: 1.0)
+
+
+def cosine(optimizer: Optimizer, steps: int) -> LRScheduler:
+    """From the base to a hundredth of it, along half a period of the cosine."""
+    return LambdaLR(optimizer, lambda s: 0.01 + 0.99 * (1 + math.cos(math.pi * min(s / steps, 1))) / 2)
+
+
+def restarts(optimizer: Optimizer, steps: int) -> LRScheduler:
+    """A warm restart: the thirds twice, each in half of the steps. The last rate stays after the end."""
+
+    def factor(step: int) -> float:
+        half = max(steps // 2, 1)
+        place = min(step, steps - 1) % half if step < 2 * half else half - 1
+        return 0.1 ** min(3 * place // half, 2)
+
+    return LambdaLR(optimizer, factor)
+
+
+LEARNING_RATES: dict[str, Callable[[Optimizer, int], LRScheduler]] = {
+    "thirds": in_thirds,
+    "constant": constant,
+    "cosine": cosine,
+    "restarts": restarts,
+}
+
+
+# Accuracy -------------------------------------------------------------------------------------------------
+
+
+class Accuracy(NamedTuple):
+    """In percent: the right class is the network's first choice, or among its first five."""
+
+    top1: float
+    top5: float
+
+
 @torch.no_grad()
-def accuracy(model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int = 1000) -> float:
-    """Top-1 accuracy in percent, in evaluation mode; the model's mode is left as it was."""
-    training = model.training
+def evaluate(
+    model: nn.Module, batches: Iterable[tuple[Any, Tensor]], device: torch.device | str = "cpu"
+) -> Accuracy:
+    """Accuracy over batches of (inputs, labels), in evaluation mode; the model's mode is left as it was.
+
+    With five classes or fewer, the top-5 accuracy is 100.
+    """
+    training, first, five, count = model.training, 0, 0, 0
     model.eval()
-    right = sum(
-        int((model(a).argmax(1) == b).sum())
-        for a, b in zip(x.split(batch_size), y.split(batch_size), strict=True)
-    )
+    for x, y in batches:
+        outputs, y = predict(model, x, device), y.to(device)
+        outputs, y = outputs[y != _IGNORED], y[y != _IGNORED]
+        right = outputs.topk(min(5, outputs.shape[1])).indices == y.unsqueeze(1)
+        first += int(right[:, 0].sum())
+        five += int(right.sum())
+        count += len(y)
     model.train(training)
-    return 100 * right / len(y)
+    return Accuracy(100 * first / count, 100 * five / count)
+
+
+def accuracy(model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int = 1000) -> float:
+    """Top-1 accuracy in percent on inputs that lie in memory."""
+    return evaluate(model, zip(x.split(batch_size), y.split(batch_size), strict=True)).top1
+
+
+_IGNORED = -100  # what cross-entropy leaves out

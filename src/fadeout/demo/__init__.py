@@ -7,12 +7,14 @@ from pathlib import Path
 
 import torch
 
+from fadeout.checkpoint import save
 from fadeout.data import digits
 from fadeout.demo.compare import Comparison, Settings
-from fadeout.demo.display import Bars, table
+from fadeout.demo.display import Bars, shrunk_table, table
 from fadeout.demo.fading import Fading
 from fadeout.demo.figure import write_figure
 from fadeout.demo.report import results, write_report, write_results
+from fadeout.demo.shrinking import shrink
 from fadeout.extras import extra
 
 with extra("experiments"):
@@ -25,8 +27,9 @@ def demo(output: Path = Path("fadeout-demo"), seed: int = 0, *, quick: bool = Fa
     """Compare ways to prune a network that reads handwritten digits.
 
     Trains a small convolutional network from one initialisation: dense, and pruned by 90, 95, 98 and 99 %
-    with one-shot and iterative magnitude pruning and with fadeout. Prints a table, and writes a figure, the
-    numbers and a report to read in a browser. Takes a minute or two.
+    with one-shot and iterative magnitude pruning and with fadeout. Then lets whole channels of it fade, cuts
+    them out, and measures the smaller network. Prints two tables, and writes a figure, the numbers, the
+    smaller network and a report to read in a browser. Takes about two minutes.
 
     Args:
         output: the folder to write to.
@@ -43,14 +46,17 @@ def demo(output: Path = Path("fadeout-demo"), seed: int = 0, *, quick: bool = Fa
         comparison = Comparison(data, settings, seed, bars)
         comparison.run()
         fading = Fading.of(settings.shown, comparison.snapshots, comparison.stays)
-        values = results(seed, settings, comparison.outcomes, fading)
+        shrunk, small = shrink(comparison)
+        values = results(seed, settings, comparison.outcomes, fading, shrunk)
     console.print(table(comparison.outcomes))
+    console.print(shrunk_table(shrunk))
 
     output.mkdir(parents=True, exist_ok=True)
     write_figure(output, comparison.outcomes, fading)
     write_results(output / "results.json", values)
     write_report(output / "report.html", data, values)
-    names = ("report.html", "figure.png", "figure.svg", "results.json")
+    save(small, output / "small.safetensors")
+    names = ("report.html", "figure.png", "figure.svg", "results.json", "small.safetensors")
     where = "\n".join(f"  {output / name}" for name in names)
     console.print(f"Written, the report first:\n{where}", markup=False, highlight=False, soft_wrap=True)
 

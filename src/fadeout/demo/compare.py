@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from fadeout import train as training
 from fadeout.data import Dataset
 from fadeout.methods import NoPruning, SelectiveWeightDecay, iterative, one_shot
 from fadeout.models import smallcnn
-from fadeout.train import accuracy, in_thirds, train
+from fadeout.train import Step, in_thirds
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Settings:
         round_epochs, round_rate: how long and at which learning rate iterative pruning fine-tunes after each
             of its rounds. Han et al. take a tenth of the first learning rate.
         shown: the target whose fading weights are recorded.
+        shrunk: the fractions of the parameters that are cut out in the second part.
     """
 
     epochs: int = 60
@@ -38,11 +40,13 @@ class Settings:
     round_epochs: int = 12
     round_rate: float = 0.005
     shown: float = 0.95
+    shrunk: tuple[float, ...] = (0.75, 0.9)
 
     @property
     def total_epochs(self) -> int:
-        """Of the whole comparison."""
-        return self.epochs + len(self.targets) * (self.epochs + self.rounds * self.round_epochs)
+        """Of the whole comparison, and of the second part."""
+        compared = 1 + len(self.targets), len(self.targets) * self.rounds
+        return (compared[0] + 1 + len(self.shrunk)) * self.epochs + compared[1] * self.round_epochs
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Comparison:
         self.outcomes: list[Outcome] = []
         self.snapshots: list[Tensor] = []  # all prunable weights: at the start, then after each epoch
         self.stays = torch.empty(0)  # True for those of them that are left in the end
-        self._dense = self._fresh()
+        self._dense = self.fresh()
 
     def run(self) -> None:
         """The dense network first: the methods that prune after training start from it."""
@@ -113,18 +117,18 @@ class Comparison:
         """No pruning."""
         epochs = self.settings.epochs
         model, optimizer = self._dense
-        self._begin("dense", sparsity, epochs)
-        self._train(model, optimizer, epochs, scheduler=in_thirds(optimizer, self._steps(epochs)))
-        reached = self._accuracy(model)
+        self.begin("dense", sparsity, epochs)
+        self.train(model, optimizer, epochs, scheduler=in_thirds(optimizer, self.steps(epochs)))
+        reached = self.accuracy(model)
         total = sum(p.numel() for p in model.parameters() if p.dim() >= 2)
         return Outcome("dense", sparsity, reached, reached, reached, total, total, epochs)
 
     def one_shot(self, sparsity: float) -> Outcome:
         """All at once, after training."""
         model, _ = copy.deepcopy(self._dense)
-        before = self._accuracy(model)
+        before = self.accuracy(model)
         masks = one_shot(model, sparsity)
-        after = self._accuracy(model)
+        after = self.accuracy(model)
         epochs = self.settings.epochs
         return Outcome("one-shot", sparsity, before, after, after, masks.left, masks.total, epochs)
 
@@ -135,16 +139,16 @@ class Comparison:
         model, optimizer = copy.deepcopy(self._dense)  # one copy of both: the optimizer holds the new model
         for group in optimizer.param_groups:
             group["lr"] = s.round_rate
-        before = after = final = self._accuracy(model)
-        self._begin("iterative", sparsity, epochs, first_epoch=s.epochs)
+        before = after = final = self.accuracy(model)
+        self.begin("iterative", sparsity, epochs, first_epoch=s.epochs)
 
         def fine_tune(number: int) -> None:
             nonlocal before, after, final
-            before, after = final, self._accuracy(model)
+            before, after = final, self.accuracy(model)
             first = s.epochs + (number - 1) * s.round_epochs
             now = sparsity * number / s.rounds
-            self._train(model, optimizer, s.round_epochs, first_epoch=first, sparsity=now, factor=0.0)
-            final = self._accuracy(model)
+            self.train(model, optimizer, s.round_epochs, first_epoch=first, sparsity=now, factor=0.0)
+            final = self.accuracy(model)
 
         masks = iterative(model, optimizer, fine_tune, sparsity=sparsity, rounds=s.rounds)
         return Outcome("iterative", sparsity, before, after, final, masks.left, masks.total, epochs)
@@ -152,35 +156,38 @@ class Comparison:
     def fadeout(self, sparsity: float) -> Outcome:
         """While training, in the same loop; then removal, and nothing after it."""
         epochs = self.settings.epochs
-        model, optimizer = self._fresh()
-        steps = self._steps(epochs)
+        model, optimizer = self.fresh()
+        steps = self.steps(epochs)
         pruner = SelectiveWeightDecay(model, optimizer, sparsity=sparsity, steps=steps)
         self._snapshot(pruner)
-        self._begin("fadeout", sparsity, epochs)
-        self._train(model, optimizer, epochs, scheduler=in_thirds(optimizer, steps), pruner=pruner)
-        before = self._accuracy(model)
+        self.begin("fadeout", sparsity, epochs)
+        self.train(model, optimizer, epochs, scheduler=in_thirds(optimizer, steps), pruner=pruner)
+        before = self.accuracy(model)
         masks = pruner.remove()
-        after = self._accuracy(model)
+        after = self.accuracy(model)
         if sparsity == self.settings.shown:
             self.stays = _flat(masks)
         return Outcome("fadeout", sparsity, before, after, after, masks.left, masks.total, epochs)
 
-    def _fresh(self) -> tuple[nn.Module, Optimizer]:
+    def fresh(self, build: Callable[[], nn.Module] = smallcnn) -> tuple[nn.Module, Optimizer]:
+        """A network as the seed initialises it, and its optimizer."""
         s = self.settings
         torch.manual_seed(self.seed)
-        model = smallcnn()
+        model = build()
         optimizer = SGD(
             model.parameters(), lr=s.learning_rate, momentum=s.momentum, weight_decay=s.weight_decay
         )
         return model, optimizer
 
-    def _begin(self, method: str, sparsity: float, epochs: int, first_epoch: int = 0) -> None:
-        self.display.begin(method, sparsity, epochs, self._steps(epochs - first_epoch))
+    def begin(self, method: str, sparsity: float, epochs: int, first_epoch: int = 0) -> None:
+        """Tell the display that a training begins."""
+        self.display.begin(method, sparsity, epochs, self.steps(epochs - first_epoch))
 
-    def _steps(self, epochs: int) -> int:
+    def steps(self, epochs: int) -> int:
+        """Of so many epochs."""
         return epochs * self.data.steps(self.settings.batch_size)
 
-    def _train(
+    def train(
         self,
         model: nn.Module,
         optimizer: Optimizer,
@@ -195,14 +202,20 @@ class Comparison:
         s, pruner = self.settings, pruner or NoPruning()
         last = self.data.steps(s.batch_size) - 1
 
-        def on_step(now: dict[str, Any]) -> None:
-            now = {**now, **figures}
-            if now["step"] == last:
-                now |= {"accuracy": self._accuracy(model), "fade": pruner.fade}
+        def on_step(step: Step) -> None:
+            now = {
+                "epoch": step.epoch,
+                "loss": step.loss.item(),
+                "sparsity": pruner.sparsity_now,
+                "factor": pruner.factor_now,
+                **figures,
+            }
+            if step.step == last:
+                now |= {"accuracy": self.accuracy(model), "fade": pruner.fade}
                 self._snapshot(pruner)
             self.display.step(now)
 
-        train(
+        training.train(
             model,
             optimizer,
             self.data,
@@ -211,7 +224,6 @@ class Comparison:
             seed=self.seed,
             first_epoch=first_epoch,
             scheduler=scheduler,
-            pruner=pruner,
             on_step=on_step,
         )
 
@@ -219,8 +231,9 @@ class Comparison:
         if isinstance(pruner, SelectiveWeightDecay) and pruner.sparsity == self.settings.shown:
             self.snapshots.append(_flat(pruner.parameters))
 
-    def _accuracy(self, model: nn.Module) -> float:
-        return accuracy(model, self.data.test_x, self.data.test_y)
+    def accuracy(self, model: nn.Module) -> float:
+        """On the test pictures, in percent."""
+        return training.accuracy(model, self.data.test_x, self.data.test_y)
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:

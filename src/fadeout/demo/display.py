@@ -3,6 +3,7 @@
 from typing import Any
 
 from fadeout.demo.compare import Outcome
+from fadeout.demo.shrinking import Shrunk
 from fadeout.extras import extra
 
 with extra("experiments"):
@@ -129,3 +130,38 @@ def table(outcomes: list[Outcome]) -> Table:
                 end_section=number == len(group) - 1,
             )
     return grid
+
+
+def shrunk_table(lines: list[Shrunk]) -> Table:
+    """What is left where whole channels were cut out."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="channels cut out", title_justify="left")
+    grid.add_column("target")
+    for heading in _SHRUNK:
+        grid.add_column(heading, justify="right")
+    for line in lines:
+        grid.add_row(percent(line.sparsity) if line.sparsity else "dense", *shrunk_cells(line, lines[0]))
+    return grid
+
+
+def shrunk_cells(line: Shrunk, dense: Shrunk) -> list[str]:
+    """The cells of a line, in the order of the headings."""
+    faster = f" ({dense.microseconds / line.microseconds:.1f}x)" if line is not dense else ""
+    return [
+        *(f"{value:.2f}" for value in (line.before, line.after, line.compact)),
+        f"{line.parameters:,}",
+        f"{line.operations:,}",
+        f"{line.bytes:,}",
+        f"{line.microseconds:.1f}{faster}",
+    ]
+
+
+_SHRUNK = (
+    "before\nremoval",
+    "after\nremoval",
+    "cut\nout",
+    "parameters",
+    "operations",
+    "bytes",
+    "µs a\npicture",
+)
+SHRUNK_HEADINGS = tuple(heading.replace("\n", "<br>") for heading in _SHRUNK)

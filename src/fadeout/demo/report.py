@@ -17,14 +17,17 @@ import torch
 from fadeout import __version__
 from fadeout.data import Dataset
 from fadeout.demo.compare import Outcome, Settings
-from fadeout.demo.display import label, percent
+from fadeout.demo.display import SHRUNK_HEADINGS, label, percent, shrunk_cells
 from fadeout.demo.fading import Fading
 from fadeout.demo.figure import panels
+from fadeout.demo.shrinking import Shrunk
 from fadeout.drawing import style_sheet
 from fadeout.files import write_atomically
 
 
-def results(seed: int, settings: Settings, outcomes: list[Outcome], fading: Fading) -> dict[str, Any]:
+def results(
+    seed: int, settings: Settings, outcomes: list[Outcome], fading: Fading, shrunk: list[Shrunk]
+) -> dict[str, Any]:
     """What was run, on what, and all that came of it."""
     return {
         "seed": seed,
@@ -36,6 +39,7 @@ def results(seed: int, settings: Settings, outcomes: list[Outcome], fading: Fadi
         },
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} thread(s)",
         "outcomes": [asdict(outcome) for outcome in outcomes],
+        "shrunk": [asdict(line) for line in shrunk],
         "fading": asdict(fading),
     }
 
@@ -62,6 +66,7 @@ def write_report(path: Path, data: Dataset, values: dict[str, Any]) -> None:
         fading=fading,
         shown=percent(settings.shown),
         rows="".join(_group(list(group)) for _, group in groupby(_by_target(outcomes), lambda o: o.sparsity)),
+        shrunk=_shrunk([Shrunk(**line) for line in values["shrunk"]]),
         rounds=settings.rounds,
         longest=max(o.epochs for o in outcomes),
         epochs=settings.epochs,
@@ -125,6 +130,19 @@ def _group(outcomes: list[Outcome]) -> str:
         for o in outcomes
     ]
     return f"<tbody>{''.join(rows)}</tbody>\n"
+
+
+def _shrunk(lines: list[Shrunk]) -> str:
+    """The table of the networks of which channels were cut out."""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("removed", *SHRUNK_HEADINGS))
+    rows = [
+        f'<tr style="--method: var(--{"fadeout" if line.sparsity else "dense"})">'
+        f"<td>{percent(line.sparsity) if line.sparsity else 'nothing'}</td>"
+        + "".join(f"<td>{cell}</td>" for cell in shrunk_cells(line, lines[0]))
+        + "</tr>"
+        for line in lines
+    ]
+    return f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
 
 
 _FELL = ' class="fell"'  # removal cost more than a point

@@ -1,1 +1,1 @@
-"""What the paper did, done again: runs, sweeps over them, and a report."""
+"""What the paper did, done again: runs, sweeps over them, its published values, and a report."""

@@ -7,9 +7,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout.channels import Channels
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
-from fadeout.parameters import Prunable, choose, has_two_dimensions
+from fadeout.parameters import Prunable, has_two_dimensions
 from fadeout.pruner import checked_sparsity, keep_down, widened
 from fadeout.structures import Elements
 
@@ -18,9 +19,10 @@ def one_shot(
     model: nn.Module,
     sparsity: float,
     *,
-    structure: Elements | None = None,
+    structure: Elements | Channels | None = None,
     criterion: Criterion = criteria.magnitude,
     prunable: Prunable = has_two_dimensions,
+    before: Masks | None = None,
 ) -> Masks:
     """Set the ``round(sparsity * n)`` weights of lowest score to zero, and return the masks.
 
@@ -29,12 +31,13 @@ def one_shot(
         sparsity: the fraction to remove, in (0, 1).
         structure, criterion, prunable: as in :class:`fadeout.SelectiveWeightDecay`. A criterion that
             looks at gradients finds those that the parameters hold.
+        before: masks of an earlier removal: what they have taken comes first.
 
     >>> model = nn.Linear(10, 10)
     >>> one_shot(model, 0.9)
     Masks(1 parameters, 10 of 100 weights left)
     """
-    return _prune(model, checked_sparsity(sparsity), Masks({}), structure, criterion, prunable)
+    return _prune(model, checked_sparsity(sparsity), before or Masks({}), structure, criterion, prunable)
 
 
 def iterative(
@@ -44,7 +47,7 @@ def iterative(
     *,
     sparsity: float,
     rounds: int = 5,
-    structure: Elements | None = None,
+    structure: Elements | Channels | None = None,
     criterion: Criterion = criteria.magnitude,
     prunable: Prunable = has_two_dimensions,
 ) -> Masks:
@@ -85,20 +88,21 @@ def _prune(
     model: nn.Module,
     sparsity: float,
     before: Masks,
-    structure: Elements | None,
+    structure: Elements | Channels | None,
     criterion: Criterion,
     prunable: Prunable,
 ) -> Masks:
     """Prune to a sparsity; what the masks before have taken comes first."""
+    bound = (structure or Elements()).bind(model, None, prunable)
+    bound.check(sparsity)
     scores = {}
-    for name, parameter in choose(model, None, prunable).items():
+    for name, parameter in bound.parameters.items():
         weight = widened(parameter.detach())
         gradient = torch.zeros_like(weight) if parameter.grad is None else parameter.grad.to(weight.dtype)
         scores[name] = criterion(weight, gradient)
         if bool(scores[name].isnan().any()):
             raise ValueError(f"{name!r} has no score: its weights hold NaN, or {criterion} gives it")
-    scores = keep_down(scores, {name: ~mask for name, mask in before.items()})
-    gone = (structure or Elements()).select(scores, sparsity)
+    gone = bound.select(keep_down(scores, {name: ~mask for name, mask in before.items()}), sparsity)
     masks = Masks({name: ~mask for name, mask in gone.items()})
     masks.apply(model)
     return masks

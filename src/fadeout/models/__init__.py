@@ -1,6 +1,7 @@
 """Networks: plain modules built by plain functions, ignorant of pruning."""
 
 from fadeout.models.densenet import densenet40
+from fadeout.models.gcn import gcn
 from fadeout.models.lenet import lenet5
 from fadeout.models.mobilenet import mobilenetv2
 from fadeout.models.resnet import (
@@ -20,6 +21,7 @@ from fadeout.models.vit import vit
 
 __all__ = [
     "densenet40",
+    "gcn",
     "lenet5",
     "mobilenetv2",
     "resnet18",

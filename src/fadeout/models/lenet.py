@@ -32,3 +32,31 @@ def lenet5(num_classes: int = 10) -> LeNet5:
     61706
     """
     return LeNet5(num_classes)
+
+
+class LeNet5Authors(nn.Module):
+    """LeNet-5 in the programme of Tessier et al.: the second layer twice, side by side, and added up."""
+
+    def __init__(self, num_classes: int = 10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5, padding=2)  # as without padding on 32 by 32 pictures
+        self.conv2a = nn.Conv2d(6, 16, 5)
+        self.conv2b = nn.Conv2d(6, 16, 5)
+        self.conv3 = nn.Conv2d(16, 120, 5)
+        self.fc1 = nn.Linear(120, 84)
+        self.fc2 = nn.Linear(84, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.max_pool2d(F.relu(self.conv2a(x)), 2) + F.max_pool2d(F.relu(self.conv2b(x)), 2)
+        x = torch.flatten(F.relu(self.conv3(x)), 1)
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+def lenet5_authors(num_classes: int = 10) -> LeNet5Authors:
+    """The LeNet-5 of the authors' programme.
+
+    >>> sum(p.numel() for p in lenet5_authors().parameters())
+    64122
+    """
+    return LeNet5Authors(num_classes)

@@ -32,7 +32,7 @@ def _share(record: Record, what: str) -> float | None:
 
 
 def _change(record: Record) -> float | None:
-    return None if record.get("before") is None else record["after"] - record["before"]
+    return None if record.get("before") is None else record.get("removed", record["after"]) - record["before"]
 
 
 METRICS: dict[str, Callable[[Record], float | None]] = {

@@ -1,48 +1,24 @@
-"""Data sets: shapes, normalisation, order of batches, and what a wrong place or file gets."""
+"""MNIST: the publisher's idx files, and what a wrong place or file gets."""
 
 import gzip
+import importlib
+import os
 import struct
-import sys
+from dataclasses import replace
 
 import pytest
-import torch
 
-from fadeout.data import Dataset, digits, mnist
-from fadeout.extras import MissingExtraError
+from fadeout.data import mnist
 
-
-def test_digits_are_split_and_normalised():
-    data = digits()
-    assert data.train_x.shape == (1198, 1, 8, 8)
-    assert data.test_x.shape == (599, 1, 8, 8)
-    assert data.train_y.dtype == torch.int64
-    assert data.train_x.mean().item() == pytest.approx(0, abs=1e-5)
-    assert data.train_x.std().item() == pytest.approx(1, abs=1e-5)
-    # every class in both parts, in about equal numbers
-    assert data.train_y.bincount().min() > 100
-    assert data.test_y.bincount().min() > 50
+module = importlib.import_module("fadeout.data.mnist")
 
 
-def test_digits_name_the_extra_when_scikit_learn_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtraError, match=r"sklearn is not installed: pip install \"fadeout\[experim"):
-        digits()
-
-
-def test_batches_depend_on_seed_and_epoch_alone():
-    numbers = torch.arange(10)
-    data = Dataset(numbers.float(), numbers, numbers.float(), numbers)
-
-    def order(epoch, seed):
-        torch.rand(3)  # the global generator has no part in it
-        return torch.cat([y for _, y in data.batches(3, epoch=epoch, seed=seed)]).tolist()
-
-    assert order(0, 0) == order(0, 0)
-    assert len(set(map(tuple, (order(0, 0), order(1, 0), order(0, 1), order(1, 1))))) == 4
-    assert len(set(order(0, 0))) == 9 == 3 * data.steps(3)  # none twice, and no incomplete batch
-    for x, y in data.batches(3, epoch=0, seed=0):
-        assert torch.equal(x.long(), y)
+@pytest.fixture(autouse=True)
+def _unchecked(monkeypatch, request):
+    """The source without checksums and addresses, for files of our own."""
+    if "real" not in request.node.name:
+        source = replace(module.MNIST, files=dict.fromkeys(module.MNIST.files, ""), urls=())
+        monkeypatch.setattr(module, "MNIST", source)
 
 
 def idx(values: bytes, *sizes: int) -> bytes:
@@ -75,8 +51,9 @@ def test_mnist_is_read_from_the_publishers_files(tiny_mnist, monkeypatch):
         assert data.train_x[:, 0, 5, 5].tolist() == pytest.approx(wanted)
 
 
-def test_mnist_says_what_to_place_where(tmp_path, tiny_mnist, monkeypatch):
+def test_mnist_says_what_to_place_where(tiny_mnist, monkeypatch):
     monkeypatch.delenv("FADEOUT_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tiny_mnist / "cache"))
     with pytest.raises(ValueError, match="set FADEOUT_DATA"):
         mnist()
     missing = tiny_mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
@@ -93,11 +70,30 @@ def test_mnist_says_what_to_place_where(tmp_path, tiny_mnist, monkeypatch):
         idx(bytes(10), 3, 28, 28),  # fewer values than the header promises
         idx(bytes(3), 3)[:-9],
         gzip.compress(b"\x00\x00\x0d\x01"),  # floating-point values
+        gzip.compress(b"\x00\x00\x08"),
+        idx(bytes(3), 3)[:12] + b"\xff" * 20,
     ],
-    ids=["empty", "not compressed", "too few values", "cut off", "not bytes"],
+    ids=["empty", "not compressed", "too few values", "cut off", "not bytes", "header only", "no deflate"],
 )
 def test_mnist_names_a_damaged_file(tiny_mnist, content):
     path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is damaged .* replace it"):
         mnist(tiny_mnist)
+
+
+def test_an_altered_file_of_the_real_mnist_is_named(tiny_mnist):
+    path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
+    with pytest.raises(ValueError, match=rf"{path} is not .* expected f68b3c2dcbeaaa9fbdd348bbdeb94873"):
+        mnist(tiny_mnist)
+
+
+@pytest.mark.skipif(not os.environ.get("FADEOUT_DATA"), reason="set FADEOUT_DATA to a folder with data")
+def test_the_real_mnist():
+    data = mnist()
+    assert data.train_x.shape == (60_000, 1, 28, 28)
+    assert data.test_x.shape == (10_000, 1, 28, 28)
+    assert data.train_y[:5].tolist() == [5, 0, 4, 1, 9]
+    assert data.train_x.mean().item() == pytest.approx(0, abs=1e-3)
+    assert data.train_x.std().item() == pytest.approx(1, abs=1e-3)
+    assert data.num_classes == 10

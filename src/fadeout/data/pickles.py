@@ -1,0 +1,139 @@
+"""Pickles as data: arrays, bytes, lists, dictionaries, numbers and strings, and nothing that could run."""
+
+import io
+import math
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def load(content: bytes) -> Any:
+    """What a pickle holds; a ValueError if it holds, or would call, anything but plain data.
+
+    The names that a pickle may look up lead to the functions of this file, never to those that they name.
+    Python 2's strings become bytes.
+
+    Args:
+        content: of the pickle.
+
+    >>> load(pickle.dumps({"labels": [3, 1], "name": b"batch 1"}, protocol=2))
+    {'labels': [3, 1], 'name': b'batch 1'}
+    >>> load(pickle.dumps(print))
+    Traceback (most recent call last):
+    ValueError: a pickle of plain data has no use for builtins.print
+    """
+    try:
+        return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load(), {})
+    except ValueError:
+        raise
+    except MemoryError as error:
+        raise ValueError("a pickle that asks for more memory than there is") from error
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise ValueError(f"no pickle of plain data ({error})") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> "_Call":
+        try:
+            return _NAMES[module, name]
+        except KeyError:
+            raise ValueError(f"a pickle of plain data has no use for {module}.{name}") from None
+
+
+class _Call:
+    """A function that a pickle may call, and whose attributes it cannot set."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., object]):
+        self._function = function
+
+    def __call__(self, *arguments: object) -> object:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("a pickle that tries to change what it may call")
+
+
+class _Dtype:
+    """What stands for a NumPy type until its byte order is known: booleans, integers, floats, no objects."""
+
+    __slots__ = ("kind", "order")
+
+    def __init__(self, kind: object, *_: object):
+        self.kind, self.order = _text(kind), "="
+        if not re.fullmatch(r"b1|[iu][1248]|f[248]", self.kind):
+            raise ValueError(f"a pickle with an array of type {self.kind!r}")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, order, *structure = state
+        if structure[:3] != [None, None, None] or _text(order) not in ("<", ">", "|", "="):
+            raise ValueError("a pickle with an array of a compound type")
+        self.order = _text(order)
+
+
+class _Array:
+    """What stands for an array until its content is known."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, *_: object):
+        self.values = np.empty(0)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, columns_first, content = state
+        if type(dtype) is not _Dtype or type(content) is not bytes or type(shape) is not tuple:
+            raise ValueError("a pickle with an array that is not made of numbers")
+        numpy_dtype = np.dtype(dtype.order + dtype.kind)
+        if any(type(size) is not int or size < 0 for size in shape):
+            raise ValueError(f"a pickle with an array of shape {shape}")
+        if math.prod(shape) * numpy_dtype.itemsize != len(content):
+            raise ValueError(f"a pickle with an array of shape {shape} and {len(content)} bytes")
+        self.values = np.frombuffer(content, numpy_dtype).reshape(shape, order="F" if columns_first else "C")
+
+
+def _text(name: object) -> str:
+    return name.decode("latin1") if isinstance(name, bytes) else str(name)
+
+
+def _encode(text: object, encoding: object) -> bytes:
+    """How Python 3 writes bytes into an old pickle."""
+    if type(text) is not str or _text(encoding) != "latin1":
+        raise ValueError("a pickle that encodes something else than bytes")
+    return text.encode("latin1")
+
+
+_NAMES = {
+    ("numpy.core.multiarray", "_reconstruct"): _Call(_Array),
+    ("numpy._core.multiarray", "_reconstruct"): _Call(_Array),
+    ("numpy", "ndarray"): _Call(_Array),  # only named, as the first argument of _reconstruct
+    ("numpy", "dtype"): _Call(_Dtype),
+    ("_codecs", "encode"): _Call(_encode),
+}
+
+
+_UNDER_WAY = object()
+
+
+def _plain(value: Any, seen: dict[int, Any]) -> Any:
+    """``value`` with arrays in place of what stands for them. ``seen``: shared parts are visited once."""
+    if type(value) in (bytes, str, int, float, bool, type(None)):
+        return value
+    if type(value) is _Array:
+        return value.values
+    if type(value) not in (list, tuple, dict):
+        raise ValueError(f"a pickle with a {type(value).__name__.strip('_')}, which is no plain data")
+    result = seen.get(id(value))
+    if result is _UNDER_WAY:
+        raise ValueError("a pickle with a list or dictionary inside itself")
+    if result is None:
+        seen[id(value)] = _UNDER_WAY
+        if type(value) is dict:
+            result = {_plain(key, seen): _plain(item, seen) for key, item in value.items()}
+        else:
+            result = type(value)([_plain(item, seen) for item in value])
+        seen[id(value)] = result
+    return result

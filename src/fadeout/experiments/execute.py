@@ -1,0 +1,406 @@
+"""Carrying a run out, in its own folder. To run it again *is* to resume it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import fadeout
+from fadeout.experiments.run import Run
+from fadeout.files import write_atomically
+from fadeout.masks import Masks
+from fadeout.methods.dense import NoPruning
+from fadeout.methods.magnitude import one_shot
+from fadeout.methods.recipes import Phase
+from fadeout.parameters import unwrap
+from fadeout.train import LEARNING_RATES, Step, evaluate, train
+
+VERSION = 1
+_TEST_BATCH = 1000
+
+
+class BusyError(Exception):
+    """Another process is at this run."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the run to stop; its state is saved."""
+
+
+def execute(
+    run: Run,
+    results: str | os.PathLike[str] = "runs",
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+    checkpoint_every: float = 60.0,
+    watch: Callable[[dict[str, Any]], object] | None = None,
+) -> dict[str, Any]:
+    """Carry a run out, or go on where it was stopped, or read its result if there is one.
+
+    The folder ``results/<hash>`` holds ``config.json``, ``metrics.jsonl`` (a line for each test),
+    ``checkpoint`` and in the end ``result.json``. Whenever the process dies, a later call ends with
+    bit-identical metrics and weights, on the same machine with the same number of threads.
+
+    Args:
+        run: what to do.
+        results: the folder of all runs.
+        data_dir: where the data sets lie; by default the environment's ``FADEOUT_DATA``, then a cache.
+        device: ``cpu``, ``cuda`` or ``mps``.
+        checkpoint_every: seconds between two checkpoints; 0 writes one after each step.
+        watch: called after every step with figures for a display.
+
+    Returns:
+        the record in ``result.json``.
+    """
+    folder = Path(results) / run.hash
+    _check_version(folder)
+    if (folder / "result.json").exists():
+        return json.loads((folder / "result.json").read_text())
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        if (folder / "result.json").exists():  # finished while this one waited
+            return json.loads((folder / "result.json").read_text())
+        config = {"version": VERSION, "run": run.to_dict()}
+        _write_json(folder / "config.json", config)
+        with _signals() as stopping:
+            execution = Execution(run, folder, data_dir, device, checkpoint_every, watch, stopping)
+            record = execution.carry_out()
+        _write_json(folder / "result.json", record)
+        return record
+
+
+class Execution:
+    """One run under way: network, optimizer, pruner, and where in its phases it is."""
+
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        data_dir: str | os.PathLike[str] | None,
+        device: str,
+        checkpoint_every: float,
+        watch: Callable[[dict[str, Any]], object] | None,
+        stopping: list[int],
+    ):
+        self.run, self.folder, self.device = run, folder, device
+        self.every, self.watch, self.stopping = checkpoint_every, watch, stopping
+        self.data = run.build_data(data_dir)
+        self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
+        self.model = run.build_model(self.data.num_classes).to(device)
+        self.network: Any = torch.compile(self.model) if run.compile else self.model
+        self.structure = run.build_structure(_moved(self.data.example, device))
+        self.optimizer = run.build_optimizer(self.model)
+        self.scheduler: Any = None
+        self.pruner: Any = NoPruning()
+        self.masks = Masks({})
+        self.hold: Any = None
+        self.phases = run.phases()
+        self.phase = self.epoch = self.step = 0  # where to go on: phase, epoch in all, step in the epoch
+        self.figures: dict[str, Any] = {}
+        self.losses: list[float] = []
+        self.seconds, self.since, self.saved = 0.0, time.monotonic(), time.monotonic()
+
+    def carry_out(self) -> dict[str, Any]:
+        """All phases, from wherever the checkpoint says; returns the record."""
+        state = self._load()
+        self._cut_metrics(state["metrics"] if state else 0)
+        if state is not None:
+            self._restore(state)
+        begun = sum(phase.epochs for phase in self.phases[: self.phase])
+        for number in range(self.phase, len(self.phases)):
+            phase = self.phases[number]
+            if state is None:
+                self.phase = number
+                self._enter(phase)
+            state = None
+            self._train(phase, begun)
+            begun += phase.epochs
+            self._leave(number)
+        self._detach()
+        self._save()
+        return self._record()
+
+    # Phases -------------------------------------------------------------------------------------
+
+    def _enter(self, phase: Phase) -> None:
+        if phase.remove is not None:
+            self.figures["before"], self.figures["top5_before"] = self._test()
+            self._release()
+            self.masks = one_shot(self.model, phase.remove, structure=self.structure, before=self.masks)
+            self.figures["removed"] = self._test().top1
+        self._equip(phase)
+
+    def _equip(self, phase: Phase) -> None:
+        """Optimizer, learning rate, pruner and masks of a phase."""
+        steps = phase.epochs * self.steps
+        if phase.restart:
+            self._detach()
+            self.optimizer = self.run.build_optimizer(self.model)
+            self.scheduler = LEARNING_RATES[self.run.learning_rates](self.optimizer, steps)
+        else:
+            self.scheduler = None
+        if phase.pruner is not None:
+            self.pruner = phase.pruner(self.model, self.optimizer, steps=steps, structure=self.structure)
+        if self.masks:
+            self.hold = self.masks.hold(self.model, self.optimizer)
+
+    def _train(self, phase: Phase, begun: int) -> None:
+        train(
+            self.network,
+            self.optimizer,
+            self.data,
+            epochs=begun + phase.epochs - self.epoch,
+            batch_size=self.run.batch_size,
+            seed=self.run.seed,
+            first_epoch=self.epoch,
+            first_step=self.step,
+            steps=self.run.steps,
+            scheduler=self.scheduler,
+            device=self.device,
+            on_epoch=self._begin_epoch,
+            on_step=self._after_step,
+        )
+
+    def _leave(self, number: int) -> None:
+        if not isinstance(self.pruner, NoPruning):
+            before = self._test()
+            with warnings.catch_warnings():  # the record tells what removal changed
+                warnings.simplefilter("ignore", UserWarning)
+                masks = self.pruner.remove()
+            if masks:
+                self.masks = masks
+                self.figures["before"], self.figures["top5_before"] = before
+                self.figures["removed"] = self._test().top1
+            self.pruner = NoPruning()
+        self.phase = number + 1
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self.run.soft and self.phases[self.phase].restart and not self.masks:
+            one_shot(self.model, self.run.sparsity, structure=self.structure)
+
+    def _after_step(self, now: Step) -> None:
+        self.epoch, self.step = now.epoch, now.step + 1
+        self.losses.append(now.loss.item())
+        if self.step == self.steps:
+            self.epoch, self.step = self.epoch + 1, 0
+            if self.epoch % self.run.evaluate_every == 0:
+                self._note(now.epoch)
+        if self.watch is not None:
+            self.watch(self._display(now))
+        if self.stopping or time.monotonic() - self.saved >= self.every:
+            self._save()
+        if self.stopping:
+            raise Stopped
+
+    def _detach(self) -> None:
+        self.pruner.detach()
+        self._release()
+
+    def _release(self) -> None:
+        if self.hold is not None:
+            self.hold.remove()
+            self.hold = None
+
+    # Figures ------------------------------------------------------------------------------------
+
+    def _test(self) -> Any:
+        return evaluate(self.network, self.data.tests(_TEST_BATCH), self.device)
+
+    def _note(self, epoch: int) -> None:
+        """A line of metrics. Nothing in it depends on the clock."""
+        found = self._test()
+        line = {
+            "phase": self.phases[self.phase].name,
+            "epoch": epoch,
+            "loss": sum(self.losses) / len(self.losses),
+            "top1": found.top1,
+            "top5": found.top5,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "sparsity": self.pruner.sparsity_now if not self.masks else self.masks.sparsity,
+        }
+        self.losses = []
+        self.figures["top1"] = found.top1
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _display(self, now: Step) -> dict[str, Any]:
+        return {
+            "phase": self.phases[self.phase].name,
+            "epoch": now.epoch,
+            "epochs": sum(phase.epochs for phase in self.phases),
+            "in_epoch": self.steps,
+            "step": now.epoch * self.steps + now.step + 1,
+            "steps": sum(phase.epochs for phase in self.phases) * self.steps,
+            "loss": self.losses[-1] if self.losses else now.loss.item(),
+            "top1": self.figures.get("top1"),
+            "sparsity": self.pruner.sparsity_now if not self.masks else self.masks.sparsity,
+            "factor": self.pruner.factor_now,
+            "pruner": self.pruner,
+        }
+
+    def _record(self) -> dict[str, Any]:
+        final = self._test()
+        before = self.figures.get("before", final.top1)
+        model = unwrap(self.model)
+        example = _moved(self.data.example, self.device)
+        dense = fadeout.measure(self.run.build_model(self.data.num_classes).to(self.device), example).total
+        small = fadeout.measure(fadeout.compact(model, example), example).total
+        return {
+            "version": VERSION,
+            "hash": self.run.hash,
+            "status": "done",
+            "run": self.run.to_dict(),
+            "before": round(before, 4),
+            "removed": round(self.figures.get("removed", final.top1), 4),
+            "after": round(final.top1, 4),
+            "top5_before": round(self.figures.get("top5_before", final.top5), 4),
+            "top5": round(final.top5, 4),
+            "parameters": dense.parameters,
+            "parameters_left": small.parameters if self.run.structure == "channels" else small.nonzero,
+            "operations": dense.operations_output,
+            "operations_left": small.operations_output,
+            "seconds": round(self._elapsed(), 2),
+            **conditions(),
+        }
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self.since
+
+    # State --------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        metrics = self.folder / "metrics.jsonl"
+        state = {
+            "phase": self.phase,
+            "epoch": self.epoch,
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "pruner": self.pruner.state_dict(),
+            "masks": dict(self.masks),
+            "figures": self.figures,
+            "losses": self.losses,
+            "metrics": metrics.stat().st_size if metrics.exists() else 0,
+            "seconds": self._elapsed(),
+        }
+        write_atomically(self.folder / "checkpoint", lambda path: torch.save(state, path))
+        self.saved = time.monotonic()
+
+    def _load(self) -> dict[str, Any] | None:
+        path = self.folder / "checkpoint"
+        if not path.exists():
+            return None
+        try:
+            return torch.load(path, map_location=self.device, weights_only=True)
+        except Exception as error:
+            raise ValueError(
+                f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
+            ) from error
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.phase, self.epoch, self.step = state["phase"], state["epoch"], state["step"]
+        self.masks, self.figures = Masks(state["masks"]), state["figures"]
+        self.losses, self.seconds = state["losses"], state["seconds"]
+        self.model.load_state_dict(state["model"])
+        if self.phase < len(self.phases):
+            self._equip(self.phases[self.phase])
+            self.optimizer.load_state_dict(state["optimizer"])
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(state["scheduler"])
+            self.pruner.load_state_dict(state["pruner"])
+
+    def _cut_metrics(self, length: int) -> None:
+        """Forget what was measured after the checkpoint: it will be measured again."""
+        path = self.folder / "metrics.jsonl"
+        if path.exists():
+            os.truncate(path, length)
+
+
+def conditions() -> dict[str, Any]:
+    """Where and with what a result came about."""
+    return {
+        "commit": _commit(),
+        "versions": {
+            "fadeout": fadeout.__version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} of {os.cpu_count()} threads",
+    }
+
+
+def _commit() -> str | None:
+    git = shutil.which("git")
+    here = Path(__file__).parent
+    if git is None:
+        return None
+    found = subprocess.run(
+        [git, "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True
+    )
+    return found.stdout.strip() or None
+
+
+def _check_version(folder: Path) -> None:
+    for name in ("config.json", "result.json"):
+        if (folder / name).exists():
+            version = json.loads((folder / name).read_text()).get("version", 0)
+            if version > VERSION:
+                raise ValueError(
+                    f"{folder / name} is of version {version}, this fadeout reads {VERSION}: update "
+                    "fadeout, or choose another folder with --results. Nothing was changed"
+                )
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system lets go when the process ends, however it ends."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BusyError(f"another process is at {folder}") from None
+        yield
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGTERM and SIGINT instead of dying from them; only the main thread can."""
+    received: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        received.append(number)
+        if len(received) > 1:  # asked twice: at once
+            raise KeyboardInterrupt
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:
+        before = {}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _moved(example: Any, device: str) -> Any:
+    return tuple(part.to(device) for part in example) if isinstance(example, tuple) else example.to(device)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    write_atomically(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))

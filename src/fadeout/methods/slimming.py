@@ -1,0 +1,91 @@
+"""Network slimming (Liu et al., 2017): a penalty on the scales of batch-norms, then a removal."""
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fadeout.hooks import gradient_scale
+from fadeout.masks import Masks
+from fadeout.parameters import held_by
+from fadeout.pruner import Pruner
+
+
+class Slimming(Pruner):
+    """Add ``lambda * sum(smooth_l1(scale))`` to the loss, over all batch-norm channels that could go.
+
+    ``smooth_l1(x)`` is ``x^2 / 2`` below 1 and ``|x| - 1/2`` above, so ``lambda * clip(scale, -1, 1)`` joins
+    the gradient. Nothing is removed while it trains: :func:`fadeout.methods.one_shot` with the same
+    structure does so afterwards, and fine-tuning follows.
+
+    Args:
+        model, optimizer, steps, structure: as in :class:`fadeout.SelectiveWeightDecay`; the structure is
+            :class:`fadeout.Channels`.
+        strength: the paper's lambda.
+        authors: the penalty as in the programme of Tessier et al.: ``x^2`` below 1, and above it ``x``,
+            without the absolute value.
+
+    >>> import torch, fadeout
+    >>> model = fadeout.models.smallcnn(norm=True)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> structure = fadeout.Channels(torch.zeros(1, 1, 8, 8))
+    >>> slimming = Slimming(model, optimizer, strength=0.5, steps=10, structure=structure)
+    >>> model(torch.zeros(2, 1, 8, 8)).sum().mul(0).backward()
+    >>> optimizer.step()
+    >>> model.norm1.weight[0].item()  # 1 - 0.1 * 0.5 * 1
+    0.949999988079071
+
+    Reference: Liu et al., "Learning Efficient Convolutional Networks through Network Slimming", 2017.
+    """
+
+    def __init__(self, model, optimizer, *, strength: float, steps: int, structure, authors: bool = False):
+        if strength < 0:
+            raise ValueError(f"strength is the penalty's coefficient, from 0 on; got {strength}")
+        self.strength, self._authors = strength, authors
+        super().__init__(model, optimizer, sparsity=_UNUSED, steps=steps, structure=structure)
+        scales = [name for name in self._bound.parameters if name.endswith(".weight")]
+        self._scales = {n: self.parameters[n] for n in scales if self.parameters[n].dim() == 1}
+        if not self._scales:
+            raise ValueError("slimming needs batch-norms: structure=fadeout.Channels(example_input)")
+
+    @property
+    def factor_now(self) -> float:
+        """No channel is targeted."""
+        return 1.0
+
+    @property
+    def sparsity_now(self) -> float:
+        """No channel is targeted."""
+        return 0.0
+
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
+        held, scale, loss = held_by([optimizer]), gradient_scale(optimizer) * self.strength, None
+        for parameter in self._scales.values():
+            if parameter.grad is None or id(parameter) not in held:
+                continue
+            value = parameter.detach()
+            parameter.grad.add_(self._slope(value), alpha=scale)
+            if wants_loss:
+                penalty = self.strength * self._penalty(value).sum()
+                loss = penalty if loss is None else loss + penalty.to(loss.device)
+        return loss
+
+    def end(self) -> None:
+        self._check_finite()
+        self._count()
+
+    def remove(self) -> Masks:
+        """Removes nothing, and detaches."""
+        self.detach()
+        return Masks({})
+
+    def _slope(self, x: Tensor) -> Tensor:
+        if self._authors:
+            return (2 * x).where(x.abs() <= 1, 1.0)
+        return x.clamp(-1, 1)
+
+    def _penalty(self, x: Tensor) -> Tensor:
+        if self._authors:
+            return x.square().where(x.abs() <= 1, x)
+        return (x.square() / 2).where(x.abs() <= 1, x.abs() - 0.5)
+
+
+_UNUSED = 1e-9  # slimming itself has no target; the removal that follows has one
