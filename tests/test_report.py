@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 import reports
-from reports import Value, record
+from reports import printed, record
 
 from fadeout.experiments.report import Section, markdown, read, report
 from fadeout.experiments.report.curves import lines, looks
@@ -144,6 +144,19 @@ def test_settings_that_nothing_else_tells_apart_are_named():
     }
 
 
+def test_held_out_data_are_named():
+    assert [g.note for g in groups(section([record(80.0, validation=True)]))] == [
+        "tested on held-out training data"
+    ]
+    both = section([record(80.0, validation=True), record(80.0, validation=False)])
+    assert sorted(g.note for g in groups(both)) == ["", "tested on held-out training data"]
+
+
+def test_change_is_what_removal_did_before_any_fine_tuning():
+    (group,) = groups(section([{**record(80.0, 82.0), "removed": 30.0}]))
+    assert group.estimate("change").mean == -52.0
+
+
 def test_strengths_belong_to_the_methods_that_have_them():
     made = [record(80.0, method=method, a_min=0.1, a_max=1e4) for method in ("swd", "gmp", "auto")]
     assert {g.method: g.strengths for g in groups(section(made))} == {
@@ -158,7 +171,11 @@ def test_strengths_belong_to_the_methods_that_have_them():
 
 def test_published_values_stand_beside_ours():
     made = [record(80.0, seed=0, sparsity=0.9), record(81.0, seed=1, sparsity=0.9)]
-    published = [Value("swd", 0.1 + 0.8, 79.0), Value("swd", 0.9, -0.5, "change"), Value("han", 0.9, 77.0)]
+    published = [
+        printed("swd", 0.1 + 0.8, 79.0),
+        printed("swd", 0.9, -0.5, "change"),
+        printed("han", 0.9, 77.0),
+    ]
     ours, theirs = sorted(groups(section(made, published)), key=lambda group: not group.records)
     assert ours.published == {"after": 79.0, "change": -0.5}
     assert ours.difference("after") == 1.5
@@ -169,7 +186,7 @@ def test_published_values_stand_beside_ours():
 
 def test_all_that_a_published_value_says_must_agree():
     run = {"method": "swd", "width": 64, "a_min": 0.1, "a_max": 1e4}
-    fitting = Value("swd", 0.9, 79.0, width=64, a_min=0.1, a_max=1e4)
+    fitting = printed("swd", 0.9, 79.0, width=64, a_min=0.1, a_max=1e4)
     for value in (fitting, replace(fitting, width=None), replace(fitting, a_min=None, a_max=None)):
         assert len(groups(section([record(80.0, **run)], [value]))) == 1
     for other in (
@@ -183,13 +200,41 @@ def test_all_that_a_published_value_says_must_agree():
 
 
 def test_the_more_exact_value_counts():
-    values = [Value("swd", 0.9, 70.0), Value("swd", 0.9, 79.0, a_min=0.1, a_max=1e4)]
+    values = [printed("swd", 0.9, 70.0), printed("swd", 0.9, 79.0, a_min=0.1, a_max=1e4)]
     (group,) = groups(section([record(80.0, a_min=0.1, a_max=1e4)], values))
     assert group.published == {"after": 79.0}
 
 
+def test_a_table_counts_more_than_its_figure():
+    figure, exact = printed("swd", 0.9, 79.0), replace(printed("swd", 0.9, 79.04), source="Table 3")
+    for values in ([figure, exact], [exact, figure]):
+        (group,) = groups(section([record(80.0)], values))
+        assert group.published == {"after": 79.04}
+
+
+def test_what_a_published_value_leaves_open():
+    cost = printed("swd", None, 40.0, "increase")  # of any target
+    dense = printed("dense", None, 81.0, structure="none")
+    made = [record(80.0), record(82.0, method="dense")]
+    found = {group.method: group for group in groups(section(made, [cost, dense]))}
+    assert found["swd"].published == {"increase": 40.0}
+    assert found["dense"].published == {"after": 81.0}
+    assert found["dense"].sparsity == 0  # whatever its run says
+    shown = table(list(found.values()))
+    assert "increase, paper" in shown.columns
+
+
+def test_seconds_are_shown_beside_the_papers_only():
+    made = [record(80.0, epochs=10)]
+    assert "seconds an epoch" not in table(groups(section(made))).columns
+    shown = table(groups(section(made, [printed("swd", 0.9, 77.0, "seconds")])))
+    cells = dict(zip(shown.columns, shown.rows[0], strict=True))
+    assert cells["seconds an epoch"].text == "1.23"
+    assert cells["seconds an epoch, difference"].text == "-75.77"
+
+
 def test_a_hole_in_the_paper():
-    (group,) = groups(section([record(80.0)], [Value("swd", 0.9, None)]))
+    (group,) = groups(section([record(80.0)], [printed("swd", 0.9, None)]))
     assert (group.published, group.difference("after")) == ({"after": None}, None)
     shown = table([group])
     assert shown.rows[0][shown.columns.index("after, paper")].text == "none"
@@ -200,7 +245,7 @@ def test_a_hole_in_the_paper():
 
 def test_a_table_by_hand():
     made = [record(80.0, 82.0, seed=0), record(81.0, 83.0, seed=1), record(79.0, method="gmp")]
-    shown = table(groups(section(made, [Value("swd", 0.9, 81.0)])))
+    shown = table(groups(section(made, [printed("swd", 0.9, 81.0)])))
     assert shown.columns[:6] == ["method", "removed", "seeds", "after", "after, paper", "after, difference"]
     texts = [[cell.text for cell in row] for row in shown.rows]
     assert texts[0][:7] == ["GMP", "90 %", "1", "79.00", "", "", "0.00"]
@@ -232,7 +277,7 @@ def test_cells_of_a_grid():
     cells = grids(groups(reports.grid()))
     assert [len(one) for one in cells] == [12, 12]
     assert axes_of(cells[0]) == ([0.1, 1.0, 10.0], [1e1, 1e2, 1e3, 1e4])
-    only = grids(groups(section([], [Value("swd", 0.9, 70.0, a_min=1.0, a_max=10.0)])))
+    only = grids(groups(section([], [printed("swd", 0.9, 70.0, a_min=1.0, a_max=10.0)])))
     assert [list(one) for one in only] == [[(1.0, 10.0)]]
 
 
@@ -335,7 +380,7 @@ def test_everything_is_escaped():
     ]
     made[0] |= {"commit": evil, "versions": {evil: evil}}
     for kind in ("curve", "grid", "table"):
-        one = Section(evil, evil, kind, made, [Value(evil, 0.5, 3.0, evil)])
+        one = Section(evil, evil, kind, made, [printed(evil, 0.5, 3.0, evil)])
         text = page([one])
         assert text.count("<script>") == 1
         assert "<script>alert" not in text
@@ -350,8 +395,8 @@ def test_sections_with_hardly_anything(kind):
         ([record(None)], []),
         ([record(99.5, method="dense", sparsity=0.0)], []),
         ([record(100.0), record(99.0, seed=1)], []),
-        ([], [Value("swd", 0.9, 3.0), Value("swd", 0.9, 3.0, a_min=0.1, a_max=1.0)]),
-        ([], [Value("swd", 0.9, None, a_min=0.1, a_max=1.0)]),
+        ([], [printed("swd", 0.9, 3.0), printed("swd", 0.9, 3.0, a_min=0.1, a_max=1.0)]),
+        ([], [printed("swd", 0.9, None, a_min=0.1, a_max=1.0)]),
         ([{"version": 1, "hash": "3f", "status": "done", "after": 3, "run": {}}], []),
     ):
         one = section(made, published, kind)
@@ -370,6 +415,9 @@ def test_shortened_runs_are_marked_everywhere():
     assert "SWD (**a tenth of the length**)" in markdown([short])
     full = section([record(80.0)], kind="curve")
     assert "of the length" not in page([full]) + markdown([full])
+    cut = section([record(80.0, steps=5)])
+    assert "at most 5 steps an epoch" in page([cut])
+    assert "at most 5 steps an epoch" in markdown([cut])
     both = section([record(80.0), record(81.0, epochs_scale=0.1)], kind="curve")
     assert "in part a tenth of the length" in page([both])
 
@@ -379,9 +427,7 @@ def test_shortened_runs_are_marked_everywhere():
 
 def test_markdown_by_hand():
     made = [record(80.0, seed=0), record(81.0, seed=1), record(None, seed=2)]
-    for one in made[:2]:
-        del one["operations_left"]
-    assert markdown([section(made, [Value("swd", 0.9, 81.0)])]) == (
+    assert markdown([section(made, [printed("swd", 0.9, 81.0)])]) == (
         "## A title\n\n"
         "GCN on Cora, elements.\n\n"
         "| method | removed | seeds | after | after, paper | after, difference | change | before |\n"
@@ -394,7 +440,7 @@ def test_markdown_by_hand():
 
 def test_markdown_of_a_grid_is_a_matrix():
     made = [record(80.0 + a_min, a_min=a_min, a_max=a_max) for a_min in (1.0, 2.0) for a_max in (10.0, 1e4)]
-    text = markdown([section(made[1:], [Value("swd", 0.9, 79.0, a_min=2.0, a_max=10.0)], "grid")])
+    text = markdown([section(made[1:], [printed("swd", 0.9, 79.0, a_min=2.0, a_max=10.0)], "grid")])
     assert (
         "| a_min \\ a_max | 10 | 10⁴ |\n|---|---:|---:|\n| 1 |  | 81.00 |\n| 2 | 82.00 (79.00) | 82.00 |"
         in text

@@ -21,6 +21,8 @@ def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
     plots = []
     for number, (place, same) in enumerate(groupby(groups, lambda group: group.place)):
         here = list(same)
+        if not any(group.done for group in here):
+            continue
         svg = drawn((4.5, 4.1), f"{salt}-{number}", here, lambda axes, here=here: _curves(axes, here))
         plots.append(Plot(words.where(place), words.badges(here), svg))
     return plots
@@ -29,13 +31,13 @@ def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
 def lines(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """The points of each line by the line's name: a method, and what tells it apart from its likes."""
     strong = {m: len({g.strengths for g in groups if g.method == m}) > 1 for m in {g.method for g in groups}}
-    mixed = len({group.scale for group in groups if group.records}) > 1
+    mixed = len({words.mark(group) for group in groups if group.records}) > 1
     named: dict[str, list[Group]] = {}
     for group in groups:
         parts = [words.method(group.method)]
         if strong[group.method] and any(group.strengths):
             parts.append(f"{words.strength(group.a_min)} to {words.strength(group.a_max)}")
-        parts += [group.note, words.badge(group.scale) if mixed else ""]
+        parts += [group.note, words.mark(group) if mixed else ""]
         named.setdefault(", ".join(part for part in parts if part), []).append(group)
     return named
 
