@@ -73,7 +73,7 @@ def stretched(accuracy):
     >>> [round(float(x), 3) for x in stretched([0, 91, 99])]
     [-2.004, -1.0, -0.301]
     """
-    return -np.log10(101 - np.asarray(accuracy, float))
+    return -np.log10(np.maximum(101 - np.asarray(accuracy, float), 1e-3))  # margins may go beyond
 
 
 def compressed(value):

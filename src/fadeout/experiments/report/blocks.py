@@ -39,7 +39,7 @@ def _name(group: Group, groups: Sequence[Group]) -> str:
 
 def _block(group: Group, name: str) -> str:
     # The identifier stands inside: a browser then opens the block itself when a link leads there.
-    mark = words.badge(group.scale)
+    mark = words.mark(group)
     badge = f' <span class="badge">{escape(mark)}</span>' if mark else ""
     settings = {key: value for key, value in group.records[0]["run"].items() if key != "seed"}
     text = json.dumps(settings, indent=2, ensure_ascii=False)

@@ -13,6 +13,7 @@ with extra("experiments"):
     from matplotlib.axes import Axes
 
 _DASHES = (0, (4, 2.5))
+_ROOM = 1.3  # before the first point, for the mark of the dense network
 
 
 def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
@@ -20,6 +21,8 @@ def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
     plots = []
     for number, (place, same) in enumerate(groupby(groups, lambda group: group.place)):
         here = list(same)
+        if not any(group.done for group in here):
+            continue
         svg = drawn((4.5, 4.1), f"{salt}-{number}", here, lambda axes, here=here: _curves(axes, here))
         plots.append(Plot(words.where(place), words.badges(here), svg))
     return plots
@@ -28,13 +31,13 @@ def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
 def lines(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """The points of each line by the line's name: a method, and what tells it apart from its likes."""
     strong = {m: len({g.strengths for g in groups if g.method == m}) > 1 for m in {g.method for g in groups}}
-    mixed = len({group.scale for group in groups if group.records}) > 1
+    mixed = len({words.mark(group) for group in groups if group.records}) > 1
     named: dict[str, list[Group]] = {}
     for group in groups:
         parts = [words.method(group.method)]
         if strong[group.method] and any(group.strengths):
             parts.append(f"{words.strength(group.a_min)} to {words.strength(group.a_max)}")
-        parts += [group.note, words.badge(group.scale) if mixed else ""]
+        parts += [group.note, words.mark(group) if mixed else ""]
         named.setdefault(", ".join(part for part in parts if part), []).append(group)
     return named
 
@@ -57,7 +60,8 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
     values = [e.mean for e in estimates if e] + [
         v for g in groups if (v := g.published.get("after")) is not None
     ]
-    _levels(axes, [group for group in groups if not group.sparsity])
+    left = [100 * (1 - group.sparsity) for group in pruned] or [100.0]
+    _levels(axes, [group for group in groups if not group.sparsity], max(left) * _ROOM)
     named = lines(pruned)
     for (name, run), look in zip(named.items(), looks(named), strict=True):
         ours = [(g, e) for g in run if (e := g.estimate("after"))]
@@ -90,9 +94,8 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
         )
         points(axes, x, y, look, [f"#{group.anchor}" for group, _ in ours], zorder=front + 1)
     accuracies(axes, values, "y")
-    left = [100 * (1 - group.sparsity) for group in pruned] or [100.0]
     axes.set_xscale("log")
-    axes.set_xlim(max(left) * 1.12, min(left) / 1.12)
+    axes.set_xlim(max(left) * _ROOM, min(left) / 1.12)
     ticks = [x for x in _LEFT if min(left) * 0.999 <= x <= max(left) * 1.001] or left[:1]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
@@ -111,18 +114,19 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
 _LEFT = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
-def _levels(axes: Axes, dense: list[Group]) -> None:
-    """Networks of which nothing was removed."""
+def _levels(axes: Axes, dense: list[Group], x: float) -> None:
+    """Networks of which nothing was removed: a line across, with a mark at its beginning."""
     colour = COLOURS["dense"]
     for name, same in lines(dense).items():
         for group in same:
-            estimate, theirs = group.estimate("after"), group.published.get("after")
-            if estimate:
-                line = axes.axhline(estimate.mean, color=colour, linewidth=1.4, label=name)
-                line.set_url(f"#{group.anchor}")
+            estimate, theirs, link = group.estimate("after"), group.published.get("after"), f"#{group.anchor}"
             if theirs is not None:
                 label = "" if estimate else f"{name}, paper"
-                axes.axhline(theirs, color=colour, linewidth=1.2, linestyle=_DASHES, label=label)
+                axes.axhline(theirs, color=colour, linewidth=1.2, linestyle=_DASHES, label=label, zorder=2)
+                points(axes, [x], [theirs], "dense", [link if estimate else None], hollow=True, zorder=3)
+            if estimate:
+                axes.axhline(estimate.mean, color=colour, linewidth=1.4, label=name, zorder=3)
+                points(axes, [x], [estimate.mean], "dense", [link], zorder=4)
 
 
 def _paper_line(axes: Axes, theirs: list[tuple[Group, float]], look: str, label: str) -> None:

@@ -18,7 +18,7 @@ def dots(groups: Sequence[Group], salt: str) -> list[Plot]:
     plots = []
     for number, (place, same) in enumerate(groupby(groups, lambda group: group.place)):
         here = [g for g in same if g.done or g.published.get("after") is not None]
-        if here:
+        if any(group.done for group in here):
             size = (4.5, 0.8 + 0.38 * len(here))
             svg = drawn(size, f"{salt}-{number}", here, lambda axes, here=here: _dots(axes, here))
             plots.append(Plot(words.where(place), words.badges(here), svg))
@@ -26,7 +26,7 @@ def dots(groups: Sequence[Group], salt: str) -> list[Plot]:
 
 
 def _dots(axes: Axes, groups: list[Group]) -> None:
-    mixed = len({group.scale for group in groups if group.records}) > 1
+    mixed = len({words.mark(group) for group in groups if group.records}) > 1
     values, names = [], []
     for row, group in enumerate(groups):
         look, link = role(group.method), f"#{group.anchor}"
@@ -47,7 +47,7 @@ def _dots(axes: Axes, groups: list[Group]) -> None:
             )
             points(axes, [estimate.mean], [row], look, [link], zorder=4)
             values.append(estimate.mean)
-        mark = words.badge(group.scale) if mixed and group.records else ""
+        mark = words.mark(group) if mixed else ""
         names.append(", ".join(part for part in (words.what(group), mark) if part))
     accuracies(axes, values, "x")
     for row, name in enumerate(names):  # above its dot, so that the axis has the whole width

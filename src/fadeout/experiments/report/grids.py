@@ -17,11 +17,11 @@ def grids(groups: Sequence[Group]) -> list[Cells]:
             likes.setdefault((group.place, group.method, group.sparsity), []).append(group)
     found = []
     for same in likes.values():
-        kinds = list(dict.fromkeys((group.scale, group.note) for group in same if group.records))
-        for kind in kinds or [(1.0, "")]:
+        kinds = list(dict.fromkeys((group.scale, group.steps, group.note) for group in same if group.records))
+        for kind in kinds or [None]:
             found.append(
                 {g.strengths: g for g in same if not g.records}
-                | {g.strengths: g for g in same if g.records and (g.scale, g.note) == kind}
+                | {g.strengths: g for g in same if g.records and (g.scale, g.steps, g.note) == kind}
             )
     return found
 

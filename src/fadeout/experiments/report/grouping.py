@@ -24,6 +24,7 @@ def _group(section: Section, records: list[Record], note: str) -> Group:
     return Group(
         *_identity(run),
         scale=run.get("epochs_scale") or 1.0,
+        steps=run.get("steps"),
         note=note,
         anchor=anchor(section.name, records[0]["hash"]),
         done=tuple(record for record in records if record["status"] == "done"),
@@ -36,24 +37,28 @@ def _identity(run: Record) -> tuple[Place, str, float, float | None, float | Non
     method = str(run.get("method"))
     strong = method not in NO_STRENGTH
     a_min, a_max = (run.get(name) if strong else None for name in ("a_min", "a_max"))
-    return place, method, run.get("sparsity") or 0.0, a_min, a_max
+    sparsity = 0.0 if method == "dense" else run.get("sparsity") or 0.0
+    return place, method, sparsity, a_min, a_max
 
 
 def _notes(runs: list[Record]) -> list[str]:
     """For each run, the settings that tell it apart from another that looks the same in a table."""
     looks: dict[Any, list[Record]] = {}
     for run in runs:
-        looks.setdefault((_identity(run), run.get("epochs_scale")), []).append(run)
+        looks.setdefault((_identity(run), run.get("epochs_scale"), run.get("steps")), []).append(run)
     telling: dict[str, set[str]] = {}  # for each method, so that a curve keeps one name along its points
     for same in looks.values():
         names = {name for run in same for name in run if name != "seed"}
         telling.setdefault(str(same[0].get("method")), set()).update(
             name for name in names if len({repr(run.get(name)) for run in same}) > 1
         )
-    return [
-        ", ".join(f"{name} {_plain(run.get(name))}" for name in sorted(telling[str(run.get("method"))]))
-        for run in runs
-    ]
+    return [_note(run, telling[str(run.get("method"))]) for run in runs]
+
+
+def _note(run: Record, telling: set[str]) -> str:
+    parts = [f"{name} {_plain(run.get(name))}" for name in sorted(telling - {"validation"})]
+    held_out = ["tested on held-out training data"] if run.get("validation") else []
+    return ", ".join(parts + held_out)
 
 
 def _plain(value: Any) -> str:
@@ -76,4 +81,14 @@ def _order(group: Group) -> tuple[Any, ...]:
     method = list(METHODS).index(group.method) if group.method in METHODS else len(METHODS)
     strengths = tuple(-1.0 if a is None else a for a in group.strengths)
     width = group.place.width or 0
-    return (place, width, group.sparsity, method, group.method, strengths, -group.scale, group.note)
+    return (
+        place,
+        width,
+        group.sparsity,
+        method,
+        group.method,
+        strengths,
+        -group.scale,
+        group.steps or 0,
+        group.note,
+    )

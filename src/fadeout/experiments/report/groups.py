@@ -35,6 +35,11 @@ def _change(record: Record) -> float | None:
     return None if record.get("before") is None else record.get("removed", record["after"]) - record["before"]
 
 
+def _seconds(record: Record) -> float | None:
+    epochs, seconds = record["run"].get("epochs"), record.get("seconds")
+    return None if not epochs or seconds is None else seconds / epochs
+
+
 METRICS: dict[str, Callable[[Record], float | None]] = {
     "before": lambda record: record.get("before"),
     "after": lambda record: record["after"],
@@ -42,8 +47,10 @@ METRICS: dict[str, Callable[[Record], float | None]] = {
     "top5": lambda record: record.get("top5"),
     "operations": lambda record: _share(record, "operations"),
     "parameters": lambda record: _share(record, "parameters"),
+    "seconds": lambda record: _seconds(record),
 }
-"""All in percent; ``change`` is what removal did, ``operations`` and ``parameters`` what is left."""
+"""In percent, but the seconds of an epoch; ``change`` is what removal did, ``operations`` and ``parameters``
+what is left."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,8 @@ class Group:
     a_min: float | None = None
     a_max: float | None = None
     scale: float = 1.0
+    steps: int | None = None
+    """Of an epoch, if that was cut."""
     note: str = ""
     """What else tells it apart from others that look the same."""
     anchor: str = ""

@@ -26,7 +26,9 @@ def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
     """For each place, target and setting: accuracy after removal and its change, ours and the paper's."""
     plots = []
     for cells in grids(groups):
-        first = next((group for group in cells.values() if group.records), next(iter(cells.values())))
+        if not any(group.records for group in cells.values()):
+            continue
+        first = next(group for group in cells.values() if group.records)
         notes = (words.where(first.place), f"{words.percent(first.sparsity)} removed", first.note)
         title = ", ".join(note for note in notes if note)
         for metric in _TITLES:
@@ -41,7 +43,7 @@ def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
                 if not values:
                     continue
                 svg = _map(cells, values, metric, scale, f"{salt}-{len(plots)}", failures=who == "ours")
-                mark = words.badge(first.scale) if who == "ours" else ""
+                mark = words.mark(first) if who == "ours" else ""
                 plots.append(Plot(f"{title}: {_TITLES[metric]}, {who}", mark, svg))
     return plots
 

@@ -43,8 +43,8 @@ def _table(here: Sequence[Group]) -> str:
     rows = []
     for group, cells in zip(whole.groups, whole.rows, strict=True):
         texts = [_text(cell.text) for cell in cells]
-        if words.badge(group.scale):
-            texts[0] += f" (**{words.badge(group.scale)}**)"
+        if words.mark(group):
+            texts[0] += f" (**{words.mark(group)}**)"
         rows.append(texts)
     return _grid(whole.columns, rows)
 
@@ -54,7 +54,7 @@ def _matrices(cells: Cells) -> list[str]:
     lows, highs = axes_of(cells)
     first = next((group for group in cells.values() if group.records), next(iter(cells.values())))
     title = ", ".join(part for part in (words.where(first.place), words.what(_bare(first))) if part)
-    mark = f" (**{words.badge(first.scale)}**)" if words.badge(first.scale) else ""
+    mark = f" (**{words.mark(first)}**)" if words.mark(first) else ""
     parts = []
     for metric, name in (("after", "after removal"), ("change", "change")):
         known = [g for g in cells.values() if g.estimate(metric) or metric in g.published]

@@ -111,7 +111,7 @@ def _row(group: Group, cells: Sequence[Cell], kinds: Sequence[str]) -> str:
         text = escape(cell.text)
         if number == 0:
             text = f'<a href="#{escape(group.anchor)}">{text}</a>' if group.anchor else text
-            text += _badge(words.badge(group.scale))
+            text += _badge(words.mark(group))
         shown.append(f"<td{look}{value}>{text}</td>")
     only = "" if group.records else ' class="only"'
     return f'<tr{only} style="--method: var(--{styles.role(group.method)})">{"".join(shown)}</tr>\n'

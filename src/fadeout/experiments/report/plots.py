@@ -40,7 +40,7 @@ def link_text(group: Group) -> str:
     """What a point says of itself."""
     ours = words.spread(group.estimate("after")) or "failed"
     seeds = "1 seed" if len(group.done) == 1 else f"{len(group.done)} seeds"
-    mark = words.badge(group.scale)
+    mark = words.mark(group)
     return f"{words.what(group)}: {ours} ({seeds}{f'; {mark}' if mark else ''})"
 
 

@@ -24,7 +24,7 @@ def beside_the_paper(ours: Sequence[Group], published: Sequence[Any]) -> list[Gr
 
 
 def _with_published(group: Group, published: Sequence[Any], used: set[int]) -> Group:
-    best: dict[str, tuple[int, float | None]] = {}
+    best: dict[str, tuple[tuple[int, bool], float | None]] = {}
     for number, value in enumerate(published):
         exact = _fit(group, value)
         if exact is None:
@@ -35,17 +35,23 @@ def _with_published(group: Group, published: Sequence[Any], used: set[int]) -> G
     return replace(group, published={metric: value for metric, (_, value) in best.items()})
 
 
-def _fit(group: Group, value: Any) -> int | None:
-    """How many fields of a published value say that it is this group's; None if one says that it is not."""
-    if value.method != group.method or not _equal(value.sparsity or 0.0, group.sparsity):
+def _fit(group: Group, value: Any) -> tuple[int, bool] | None:
+    """How many fields of a published value say that it is this group's; None if one says that it is not.
+
+    Where as many fields of two say so, a table is more exact than the figure that was drawn from it.
+    """
+    if value.method != group.method:
         return None
     pairs = [
         *((getattr(value, name), getattr(group.place, name)) for name in Place.__dataclass_fields__),
+        (value.sparsity, group.sparsity),
         (value.a_min, group.a_min),
         (value.a_max, group.a_max),
     ]
-    said = [(theirs, ours) for theirs, ours in pairs if theirs is not None]
-    return len(said) if all(_equal(theirs, ours) for theirs, ours in said) else None
+    said = [(theirs, ours) for theirs, ours in pairs if theirs not in (None, "none")]
+    if not all(_equal(theirs, ours) for theirs, ours in said):
+        return None
+    return len(said), value.source.startswith("Table")
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -57,7 +63,8 @@ def _only_published(values: Iterable[Any], ours: Sequence[Group]) -> list[Group]
     places = list(dict.fromkeys(group.place for group in ours))
     rows: dict[tuple[Any, ...], dict[str, float | None]] = {}
     for value in values:
-        named = Place(*(getattr(value, name) for name in Place.__dataclass_fields__))
+        said = (getattr(value, name) for name in Place.__dataclass_fields__)
+        named = Place(*(None if one == "none" else one for one in said))
         place = next((place for place in places if _inside(named, place)), named)
         key = (place, value.method, value.sparsity or 0.0, value.a_min, value.a_max)
         rows.setdefault(key, {}).setdefault(value.metric, value.value)

@@ -129,6 +129,7 @@ def _missing(record: Any, version: Any) -> str:
 
 _NUMBERS = (
     "before",
+    "removed",
     "after",
     "top5",
     "parameters",

@@ -4,32 +4,32 @@ from fadeout import drawing
 
 LIGHT = {
     "auto": "#0b6bcb",
-    "swd": "#00896b",
-    "gmp": "#c4458a",
-    "han": "#d9730d",
-    "liu": "#8a7400",
+    "swd": "#04955e",
+    "gmp": "#bc57aa",
+    "han": "#dd7603",
+    "liu": "#536107",
     "rewinding": "#3aa7dc",
-    "one_shot": "#9353b4",
-    "plain_decay": "#8c5a3b",
-    "growing_decay": "#b3261e",
-    "soft_pruning": "#4d5b8c",
-    "dense": "#5b6472",
+    "one_shot": "#5e3291",
+    "plain_decay": "#754b35",
+    "growing_decay": "#cd0019",
+    "soft_pruning": "#254b76",
+    "dense": "#404b50",
     "other": "#747c8a",
 }
-"""For each method, on white."""
+"""For each method, on white; chosen, within their hues, to differ for colour-blind eyes too."""
 
 DARK = {
     "auto": "#5aa9f7",
-    "swd": "#35c9a3",
-    "gmp": "#f08bc0",
-    "han": "#f0a04b",
-    "liu": "#cdb83f",
-    "rewinding": "#8fd3f7",
-    "one_shot": "#c58be0",
-    "plain_decay": "#c79a7c",
-    "growing_decay": "#ff8a7d",
-    "soft_pruning": "#9aa8dd",
-    "dense": "#a9b2c0",
+    "swd": "#5eca92",
+    "gmp": "#af5da6",
+    "han": "#e53c15",
+    "liu": "#ddcd65",
+    "rewinding": "#5fdcff",
+    "one_shot": "#a556fa",
+    "plain_decay": "#ac6866",
+    "growing_decay": "#fa857a",
+    "soft_pruning": "#a299d3",
+    "dense": "#d3dcdf",
     "other": "#8f98a8",
 }
 """The same on a dark page."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fadeout.experiments.report import words
-from fadeout.experiments.report.groups import Group
+from fadeout.experiments.report.groups import METRICS, Group
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Table:
 def table(groups: Sequence[Group]) -> Table:
     """All groups, a row for each; columns in which nothing stands, or always the same, are left out."""
     columns: dict[str, list[Cell]] = {}
-    for title, cell, constant in _columns():
+    for title, cell, constant in _columns(groups):
         cells = [cell(group) for group in groups]
         if any(c.text for c in cells) and not (constant and len({c.text for c in cells}) == 1):
             columns[title] = cells
@@ -38,8 +39,16 @@ def table(groups: Sequence[Group]) -> Table:
     return Table(list(columns), list(groups), rows)
 
 
-def _columns() -> list[tuple[str, Callable[[Group], Cell], bool]]:
+def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Group], Cell], bool]]:
     """Title, cell, and whether it is left out where it is the same in all rows."""
+    published = dict.fromkeys(metric for group in groups for metric in group.published)
+    # Top-5 of ten classes, the operations of single weights and seconds say little, unless the paper has them
+    places = {group.place for group in groups}
+    shown = {
+        "top5": "top5" in published or any(place.data == "imagenet" for place in places),
+        "operations": "operations" in published or any(place.structure == "channels" for place in places),
+        "seconds": "seconds" in published,
+    }
     return [
         ("method", lambda group: _text(words.method(group.method)), False),
         ("network", lambda group: _text(words.network(group.place)), True),
@@ -53,9 +62,15 @@ def _columns() -> list[tuple[str, Callable[[Group], Cell], bool]]:
         *_compared("after"),
         *_compared("change"),
         ("before", lambda group: _ours(group, "before"), False),
-        *_compared("top-5", "top5"),
-        *_compared("operations left, %", "operations"),
+        *(_compared("top-5", "top5") if shown["top5"] else []),
+        *(_compared("operations left, %", "operations") if shown["operations"] else []),
         *_compared(_LEFT, "parameters"),
+        *(_compared("seconds an epoch", "seconds") if shown["seconds"] else []),
+        *(
+            (f"{metric.replace('_', ' ')}, paper", partial(_paper, metric=metric), False)
+            for metric in published
+            if metric not in METRICS
+        ),
     ]
 
 
@@ -110,4 +125,4 @@ def _paper(group: Group, metric: str) -> Cell:
 
 def _difference(group: Group, metric: str) -> Cell:
     value = group.difference(metric)
-    return Cell(words.signed(value), value, "" if group.scale == 1 else "muted")
+    return Cell(words.signed(value), value, "muted" if words.mark(group) else "")

@@ -38,13 +38,23 @@ def badge(scale: float) -> str:
     return _FRACTIONS.get(scale, f"{100 * scale:.3g} % of the length")
 
 
+def mark(group: Group) -> str:
+    """The mark of a group's runs.
+
+    >>> mark(Group(Place(), "swd", 0.9, scale=0.5, steps=10))
+    'half the length, at most 10 steps an epoch'
+    """
+    steps = "" if group.steps is None else f"at most {group.steps} steps an epoch"
+    return ", ".join(part for part in (badge(group.scale), steps) if part)
+
+
 def badges(groups: Iterable[Group]) -> str:
     """The mark of a plot: of all its runs, or of a part of them."""
-    scales = sorted({group.scale for group in groups if group.records})
-    short = [badge(scale) for scale in scales if scale != 1]
+    marks = sorted({mark(group) for group in groups if group.records})
+    short = [text for text in marks if text]
     if not short:
         return ""
-    return ("in part " if len(scales) > len(short) else "") + " or ".join(short)
+    return ("in part " if len(marks) > len(short) else "") + " or ".join(short)
 
 
 def number(value: float | None, digits: int = 2) -> str:
