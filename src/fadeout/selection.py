@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fadeout import kernels
+from fadeout.kernels import Passes, Probe, passes
 
 _CUTS = 8  # in a pass, while the bracket is wide
-_LOWEST, _HIGHEST = -torch.inf, torch.inf
 
 
 def lowest(scores: Sequence[Tensor], k: int) -> list[Tensor]:
@@ -73,16 +73,26 @@ class Finder:
     What it remembers makes it faster, and never changes what it finds.
 
     Args:
-        magnitude: rank by absolute values.
+        magnitude: rank by absolute values; a number that is not finite is then an error.
+        work: elements times searches, if known: :func:`~fadeout.kernels.passes` compiles where that pays.
+        compile: yes or no, instead of that rule.
 
     >>> finder = Finder(magnitude=True)
     >>> finder([torch.tensor([3.0, -1.0]), torch.tensor([-4.0, 2.0])], 2).threshold
     2.0
     """
 
-    def __init__(self, magnitude: bool = False):
-        self.magnitude = magnitude
-        self._centre, self._reach = 0, 0  # the last threshold, and how far around it to look, as places
+    def __init__(self, magnitude: bool = False, work: float = 0.0, compile: bool | None = None):
+        self.magnitude, self._work, self._compile = magnitude, work, compile
+        self._passes: Passes | None = None
+        self._centre: int | None = None  # the place of the last threshold among all numbers,
+        self._reach = 0  # and how far around it to look first
+
+    def passes(self, wide: torch.dtype) -> Passes:
+        """The passes that it looks with, for numbers of a dtype."""
+        if self._passes is None or self._passes.wide != wide:
+            self._passes = passes(self.magnitude, wide, self._work, self._compile)
+        return self._passes
 
     def __call__(self, tensors: Sequence[Tensor], k: int) -> Lowest:
         """Find the ``k`` lowest.
@@ -94,110 +104,101 @@ class Finder:
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
         if k in (0, total):
-            return Lowest(_HIGHEST if k else _LOWEST, self.magnitude, None if k else _nowhere(tensors))
+            nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
+            return Lowest(torch.inf if k else -torch.inf, self.magnitude, None if k else nowhere)
         wide = _wide(tensors)
-        bracket = _Bracket(tensors, k, wide, self.magnitude)
-        bracket.narrow(self._cuts(wide))
-        found = bracket.finish()
-        self._learn(_place(found.threshold, wide), bracket)
-        return found
+        bracket = _Bracket([kernels.flat(t.detach()) for t in tensors], k, self.passes(wide))
+        if self._centre is not None:
+            bracket.look(self._centre - self._reach, self._centre + self._reach)
+        found = bracket.probe if bracket.probe and bracket.holds else bracket.narrow()
+        return self._finish(tensors, bracket, found)
 
-    def _cuts(self, wide: torch.dtype) -> list[int]:
-        if not self._reach:
-            return []
-        return [self._centre + step * self._reach for step in (-8, -1, 1, 8)]
+    def _finish(self, tensors: Sequence[Tensor], bracket: "_Bracket", found: Probe) -> Lowest:
+        """The threshold among the few that are left, and which of those equal to it are chosen."""
+        assert found.values is not None
+        rank = bracket.k - found.below
+        threshold = found.values.kthvalue(rank).values
+        facts = [threshold.double(), (found.values < threshold).sum(), (found.values == threshold).sum()]
+        number, lower, equal = torch.stack(facts).tolist()
+        self._learn(_place(number, bracket.passes.wide), found.inside, bracket.total)
+        if rank - lower == equal:
+            return Lowest(number, self.magnitude)
+        return Lowest(number, self.magnitude, _first(tensors, found, threshold, int(rank - lower)))
 
-    def _learn(self, place: int, bracket: "_Bracket") -> None:
-        """Aim for a bracket that holds few scores, and still the next threshold."""
-        wanted = max(256, bracket.total // 4096)
-        if not self._reach:
-            self._reach = max(bracket.width // 2, 1)
-        elif abs(place - self._centre) > self._reach:
+    def _learn(self, place: int, inside: int, total: int) -> None:
+        """Aim for a bracket that holds few, and still the next threshold."""
+        if self._centre is None:
+            self._reach = 1 << 12
+        elif abs(place - self._centre) >= self._reach:
             self._reach *= 8
-        else:
-            ratio = wanted / max(bracket.inside, 1)
-            self._reach = max(1, int(self._reach * min(max(ratio, 0.5), 2)))
+        elif inside < max(256, total // 4096):
+            self._reach *= 2
+        elif inside > max(1024, total // 1024):
+            self._reach = max(self._reach // 2, 1)
         self._reach = min(self._reach, 1 << 28)
         self._centre = place
 
 
 class _Bracket:
-    """Between which two numbers the threshold lies, and how many scores are below each of them."""
+    """Between which numbers, as places, the threshold lies: from ``low`` to below ``high``."""
 
-    def __init__(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype, magnitude: bool):
-        self.k, self.wide, self.magnitude = k, wide, magnitude
-        self.tensors = tensors
-        self.total = sum(tensor.numel() for tensor in tensors)
-        self.flats = [kernels.flat(tensor.detach()) for tensor in tensors]
-        # as places: low <= threshold < high
-        self.low = 0 if magnitude else _place(_LOWEST, wide)
-        self.high = _place(_HIGHEST, wide) + (0 if magnitude else 1)
+    def __init__(self, rows: list[Tensor], k: int, passes: Passes):
+        self.rows, self.k, self.passes = rows, k, passes
+        self.total = sum(len(row) for row in rows)
+        self.most = max(4096, self.total // 128)  # that are collected
+        self.low = 0 if passes.magnitude else _place(-torch.inf, passes.wide)
+        self.high = _place(torch.inf, passes.wide) + 1
         self.below, self.upto = 0, self.total
-        self.counts: list[list[int]] | None = None
+        self.probe: Probe | None = None
 
     @property
-    def inside(self) -> int:
-        return self.upto - self.below
+    def holds(self) -> bool:
+        """Whether the last probe holds the threshold, and all that is near it."""
+        found = self.probe
+        return found is not None and found.values is not None and self._around(found)
 
-    @property
-    def width(self) -> int:
-        return self.high - self.low
+    def look(self, low: int, high: int) -> Probe:
+        """Probe a part of it, and learn from that where the threshold is."""
+        low, high = max(low, self.low), min(high, self.high)
+        ends = _number(low, self.passes.wide), _number(high, self.passes.wide)
+        found = self.probe = self.passes.probe(self.rows, *ends, self.most)
+        if found.peak != found.peak or (self.passes.magnitude and found.peak == torch.inf):
+            raise FloatingPointError("a number is not finite")
+        if self._around(found):
+            self.low, self.below, self.high, self.upto = low, found.below, high, found.below + found.inside
+        elif self.k <= found.below:
+            self.high, self.upto = low, found.below
+        else:
+            self.low, self.below = high, found.below + found.inside
+        return found
 
-    def narrow(self, cuts: list[int]) -> None:
-        """Count below cuts until few scores are between two of them, or nothing but equal ones."""
-        few = max(4096, self.total // 128)
-        while self.inside > few and self.width > 1:
-            inner = [cut for cut in cuts if self.low < cut < self.high] or self._even()
-            values = [_number(cut, self.wide) for cut in inner]
-            found = self._count([*values, _HIGHEST] if self.magnitude else values)
-            if self.magnitude and found[-1] != self.total:
-                raise FloatingPointError("a weight is NaN or infinite")
-            for cut, count in zip(inner, found, strict=False):
-                if count < self.k:
-                    self.low, self.below = cut, count
-                else:
+    def narrow(self) -> Probe:
+        """Count below a few numbers at a time, until few are between two of them, then collect these."""
+        while self.upto - self.below > self.most and self.high - self.low > 1:
+            step = max((self.high - self.low) // (_CUTS + 1), 1)
+            cuts = range(self.low + step, self.high, step)[:_CUTS]
+            counts = self.passes.count(self.rows, [_number(cut, self.passes.wide) for cut in cuts])
+            for cut, count in zip(cuts, counts, strict=True):
+                if count >= self.k:
                     self.high, self.upto = cut, count
                     break
-            cuts = []
+                self.low, self.below = cut, count
+        self.most = self.total  # equal numbers, however many, are not to be told apart
+        return self.look(self.low, self.high)
 
-    def finish(self) -> Lowest:
-        """The threshold itself, and which of those equal to it are chosen."""
-        if self.width == 1 and self.upto == self.k:
-            return Lowest(_number(self.low, self.wide), self.magnitude)
-        low, high = _number(self.low, self.wide), _number(self.high, self.wide)
-        values, places = kernels.between(self.flats, low, high, self.wide, self.magnitude)
-        if len(values) != self.inside:
-            raise FloatingPointError("a score is NaN")
-        ordered = values.sort().values
-        threshold = ordered[self.k - self.below - 1]
-        facts = torch.stack([threshold.double(), (values < threshold).sum(), (values == threshold).sum()])
-        number, lower, equal = facts.tolist()
-        needed = self.k - self.below - int(lower)
-        if needed == equal:
-            return Lowest(number, self.magnitude)
-        return Lowest(number, self.magnitude, self._first(needed, values == threshold, places))
-
-    def _count(self, values: list[float]) -> list[int]:
-        return kernels.count(self.flats, values, self.wide, self.magnitude)
-
-    def _even(self) -> list[int]:
-        step = max(self.width // (_CUTS + 1), 1)
-        return [c for c in range(self.low + step, self.high, step)][:_CUTS]
-
-    def _first(self, needed: int, equal: Tensor, places: list[Tensor]) -> tuple[Tensor, ...]:
-        """The positions of the first so many ties, tensor by tensor."""
-        ties, begun = [], 0
-        for tensor, own in zip(self.tensors, places, strict=True):
-            mine = own[equal[begun : begun + len(own)].to(own.device)]
-            begun += len(own)
-            mine = kernels.by_rows(tensor, mine).sort().values[: max(needed, 0)]
-            needed -= len(mine)
-            ties.append(mine)
-        return tuple(ties)
+    def _around(self, found: Probe) -> bool:
+        return found.below < self.k <= found.below + found.inside
 
 
-def _nowhere(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(torch.empty(0, dtype=torch.int64, device=tensor.device) for tensor in tensors)
+def _first(tensors: Sequence[Tensor], found: Probe, threshold: Tensor, needed: int) -> tuple[Tensor, ...]:
+    """The positions of the first so many that equal the threshold, tensor by tensor."""
+    assert found.values is not None
+    ties, parts = [], found.values.split([len(own) for own in found.places])
+    for tensor, own, values in zip(tensors, found.places, parts, strict=True):
+        mine = own[(values == threshold).to(own.device)]
+        ties.append(kernels.by_rows(tensor, mine).sort().values[:needed])
+        needed -= len(ties[-1])
+    return tuple(ties)
 
 
 def _wide(tensors: Sequence[Tensor]) -> torch.dtype:
@@ -214,6 +215,6 @@ def _place(number: float, wide: torch.dtype) -> int:
 def _number(place: int, wide: torch.dtype) -> float:
     """The number at a place; beyond infinity there is infinity."""
     kind, bits = ("<d", "<q") if wide == torch.float64 else ("<f", "<i")
-    place = max(min(place, _place(_HIGHEST, wide)), _place(_LOWEST, wide))
+    place = max(min(place, _place(torch.inf, wide)), _place(-torch.inf, wide))
     number = struct.unpack(kind, struct.pack(bits, abs(place)))[0]
     return number if place >= 0 else -number
