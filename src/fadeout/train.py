@@ -85,7 +85,7 @@ def train(
         for step, (x, y) in enumerate(batches, first_step):
             if step == steps:
                 break
-            torch.manual_seed((seed * 10_007 + epoch) * 1_000_003 + step)
+            torch.manual_seed(((seed * 10_007 + epoch) * 1_000_003 + step) % 2**63)
             optimizer.zero_grad()
             loss = F.cross_entropy(predict(model, x, device), y.to(device))
             loss.backward()

@@ -72,7 +72,9 @@ def run(arguments: list[str]) -> None:
         args=["--help"] if asks else arguments[1:],
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    _run(task(name, **{f.name: getattr(typed, f.name) for f in fields(Run)}), typed)
+    chosen = {f.name: getattr(typed, f.name) for f in fields(Run)}
+    base = TASKS[name].to_dict()
+    _run(task(name, **{field: value for field, value in chosen.items() if value != base[field]}), typed)
 
 
 def _run(config: Run, options: Command) -> None:
@@ -137,8 +139,8 @@ def reproduce(
         for one in runs:
             print(f"  {one.hash}  {_name(one)}")
         return
-    if data_dir is None and len({one.data for one in runs}) == 1:
-        runs[0].build_data()  # a missing data set is said once, before anything starts
+    if backend == "processes" and done < len(runs) and len({one.data for one in runs}) == 1:
+        runs[0].build_data(data_dir)  # a missing data set is said once, before anything starts
     count = iter(range(1, len(runs) + 1))
 
     def on_done(record: dict[str, Any]) -> None:

@@ -1,23 +1,20 @@
 """Carrying a run out, in its own folder. To run it again *is* to resume it."""
 
 import contextlib
-import fcntl
+import itertools
 import json
 import os
-import platform
-import shutil
 import signal
-import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 import fadeout
+from fadeout.experiments.folder import VERSION, alone, check_version, conditions, read_json, write_json
 from fadeout.experiments.run import Run
 from fadeout.files import write_atomically
 from fadeout.masks import Masks
@@ -27,12 +24,7 @@ from fadeout.methods.recipes import Phase
 from fadeout.parameters import unwrap
 from fadeout.train import LEARNING_RATES, Step, evaluate, train
 
-VERSION = 1
 _TEST_BATCH = 1000
-
-
-class BusyError(Exception):
-    """Another process is at this run."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -66,19 +58,22 @@ def execute(
         the record in ``result.json``.
     """
     folder = Path(results) / run.hash
-    _check_version(folder)
-    if (folder / "result.json").exists():
-        return json.loads((folder / "result.json").read_text())
+    check_version(folder)
+    _check_device(device)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        if (folder / "result.json").exists():  # finished while this one waited
-            return json.loads((folder / "result.json").read_text())
-        config = {"version": VERSION, "run": run.to_dict()}
-        _write_json(folder / "config.json", config)
-        with _signals() as stopping:
-            execution = Execution(run, folder, data_dir, device, checkpoint_every, watch, stopping)
+    result = folder / "result.json"
+    with contextlib.nullcontext() if result.exists() else alone(folder):
+        if result.exists():
+            return read_json(result)
+        for left in folder.glob(".*.tmp"):  # half a file, by a process that was killed
+            left.unlink()
+        write_json(folder / "config.json", {"version": VERSION, "run": run.to_dict()})
+        execution = Execution(run, folder, data_dir, device, checkpoint_every, watch)
+        with _signals() as execution.stopping:
             record = execution.carry_out()
-        _write_json(folder / "result.json", record)
+            write_json(result, record)
+        if execution.stopping:  # too late to stop the run, but not what would follow it
+            raise Stopped
         return record
 
 
@@ -93,10 +88,9 @@ class Execution:
         device: str,
         checkpoint_every: float,
         watch: Callable[[dict[str, Any]], object] | None,
-        stopping: list[int],
     ):
         self.run, self.folder, self.device = run, folder, device
-        self.every, self.watch, self.stopping = checkpoint_every, watch, stopping
+        self.every, self.watch, self.stopping = checkpoint_every, watch, []
         self.data = run.build_data(data_dir)
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
         self.model = run.build_model(self.data.num_classes).to(device)
@@ -108,6 +102,7 @@ class Execution:
         self.masks = Masks({})
         self.hold: Any = None
         self.phases = run.phases()
+        self.ends = list(itertools.accumulate(phase.epochs for phase in self.phases))
         self.phase = self.epoch = self.step = 0  # where to go on: phase, epoch in all, step in the epoch
         self.figures: dict[str, Any] = {}
         self.losses: list[float] = []
@@ -119,17 +114,15 @@ class Execution:
         self._cut_metrics(state["metrics"] if state else 0)
         if state is not None:
             self._restore(state)
-        begun = sum(phase.epochs for phase in self.phases[: self.phase])
-        for number in range(self.phase, len(self.phases)):
-            phase = self.phases[number]
+        while self.phase < len(self.phases):
             if state is None:
-                self.phase = number
-                self._enter(phase)
+                self._enter(self.phases[self.phase])
             state = None
-            self._train(phase, begun)
-            begun += phase.epochs
-            self._leave(number)
+            self._train()
+            self._leave()
         self._detach()
+        if "after" not in self.figures:
+            self.figures["after"], self.figures["top5"] = self._test()
         self._save()
         return self._record()
 
@@ -138,7 +131,6 @@ class Execution:
     def _enter(self, phase: Phase) -> None:
         if phase.remove is not None:
             self.figures["before"], self.figures["top5_before"] = self._test()
-            self._release()
             self.masks = one_shot(self.model, phase.remove, structure=self.structure, before=self.masks)
             self.figures["removed"] = self._test().top1
         self._equip(phase)
@@ -146,8 +138,8 @@ class Execution:
     def _equip(self, phase: Phase) -> None:
         """Optimizer, learning rate, pruner and masks of a phase."""
         steps = phase.epochs * self.steps
+        self._detach()
         if phase.restart:
-            self._detach()
             self.optimizer = self.run.build_optimizer(self.model)
             self.scheduler = LEARNING_RATES[self.run.learning_rates](self.optimizer, steps)
         else:
@@ -157,12 +149,12 @@ class Execution:
         if self.masks:
             self.hold = self.masks.hold(self.model, self.optimizer)
 
-    def _train(self, phase: Phase, begun: int) -> None:
+    def _train(self) -> None:
         train(
             self.network,
             self.optimizer,
             self.data,
-            epochs=begun + phase.epochs - self.epoch,
+            epochs=self.ends[self.phase] - self.epoch,
             batch_size=self.run.batch_size,
             seed=self.run.seed,
             first_epoch=self.epoch,
@@ -174,7 +166,7 @@ class Execution:
             on_step=self._after_step,
         )
 
-    def _leave(self, number: int) -> None:
+    def _leave(self) -> None:
         if not isinstance(self.pruner, NoPruning):
             before = self._test()
             with warnings.catch_warnings():  # the record tells what removal changed
@@ -185,7 +177,7 @@ class Execution:
                 self.figures["before"], self.figures["top5_before"] = before
                 self.figures["removed"] = self._test().top1
             self.pruner = NoPruning()
-        self.phase = number + 1
+        self.phase += 1
 
     def _begin_epoch(self, epoch: int) -> None:
         if self.run.soft and self.phases[self.phase].restart and not self.masks:
@@ -196,7 +188,7 @@ class Execution:
         self.losses.append(now.loss.item())
         if self.step == self.steps:
             self.epoch, self.step = self.epoch + 1, 0
-            if self.epoch % self.run.evaluate_every == 0:
+            if self.epoch % self.run.evaluate_every == 0 or self.epoch == self.ends[self.phase]:
                 self._note(now.epoch)
         if self.watch is not None:
             self.watch(self._display(now))
@@ -207,9 +199,6 @@ class Execution:
 
     def _detach(self) -> None:
         self.pruner.detach()
-        self._release()
-
-    def _release(self) -> None:
         if self.hold is not None:
             self.hold.remove()
             self.hold = None
@@ -235,15 +224,17 @@ class Execution:
         self.figures["top1"] = found.top1
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint says how long the file is
 
     def _display(self, now: Step) -> dict[str, Any]:
         return {
             "phase": self.phases[self.phase].name,
             "epoch": now.epoch,
-            "epochs": sum(phase.epochs for phase in self.phases),
+            "epochs": self.ends[-1],
             "in_epoch": self.steps,
             "step": now.epoch * self.steps + now.step + 1,
-            "steps": sum(phase.epochs for phase in self.phases) * self.steps,
+            "steps": self.ends[-1] * self.steps,
             "loss": self.losses[-1] if self.losses else now.loss.item(),
             "top1": self.figures.get("top1"),
             "sparsity": self.pruner.sparsity_now if not self.masks else self.masks.sparsity,
@@ -252,8 +243,7 @@ class Execution:
         }
 
     def _record(self) -> dict[str, Any]:
-        final = self._test()
-        before = self.figures.get("before", final.top1)
+        after, top5 = self.figures["after"], self.figures["top5"]
         model = unwrap(self.model)
         example = _moved(self.data.example, self.device)
         dense = fadeout.measure(self.run.build_model(self.data.num_classes).to(self.device), example).total
@@ -263,11 +253,11 @@ class Execution:
             "hash": self.run.hash,
             "status": "done",
             "run": self.run.to_dict(),
-            "before": round(before, 4),
-            "removed": round(self.figures.get("removed", final.top1), 4),
-            "after": round(final.top1, 4),
-            "top5_before": round(self.figures.get("top5_before", final.top5), 4),
-            "top5": round(final.top5, 4),
+            "before": round(self.figures.get("before", after), 4),
+            "removed": round(self.figures.get("removed", after), 4),
+            "after": round(after, 4),
+            "top5_before": round(self.figures.get("top5_before", top5), 4),
+            "top5": round(top5, 4),
             "parameters": dense.parameters,
             "parameters_left": small.parameters if self.run.structure == "channels" else small.nonzero,
             "operations": dense.operations_output,
@@ -297,7 +287,13 @@ class Execution:
             "metrics": metrics.stat().st_size if metrics.exists() else 0,
             "seconds": self._elapsed(),
         }
-        write_atomically(self.folder / "checkpoint", lambda path: torch.save(state, path))
+        try:
+            write_atomically(self.folder / "checkpoint", lambda path: torch.save(state, path))
+        except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
+            raise OSError(
+                f"no checkpoint could be written to {self.folder} ({error}); the one before is intact: make "
+                "room, and the same command goes on"
+            ) from error
         self.saved = time.monotonic()
 
     def _load(self) -> dict[str, Any] | None:
@@ -330,51 +326,11 @@ class Execution:
             os.truncate(path, length)
 
 
-def conditions() -> dict[str, Any]:
-    """Where and with what a result came about."""
-    return {
-        "commit": _commit(),
-        "versions": {
-            "fadeout": fadeout.__version__,
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-            "python": platform.python_version(),
-        },
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} of {os.cpu_count()} threads",
-    }
-
-
-def _commit() -> str | None:
-    git = shutil.which("git")
-    here = Path(__file__).parent
-    if git is None:
-        return None
-    found = subprocess.run(
-        [git, "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True
-    )
-    return found.stdout.strip() or None
-
-
-def _check_version(folder: Path) -> None:
-    for name in ("config.json", "result.json"):
-        if (folder / name).exists():
-            version = json.loads((folder / name).read_text()).get("version", 0)
-            if version > VERSION:
-                raise ValueError(
-                    f"{folder / name} is of version {version}, this fadeout reads {VERSION}: update "
-                    "fadeout, or choose another folder with --results. Nothing was changed"
-                )
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system lets go when the process ends, however it ends."""
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BusyError(f"another process is at {folder}") from None
-        yield
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"no device {device!r} here: {str(error).splitlines()[0]}") from error
 
 
 @contextlib.contextmanager
@@ -395,12 +351,8 @@ def _signals() -> Iterator[list[int]]:
         yield received
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None: it was not set in Python
 
 
 def _moved(example: Any, device: str) -> Any:
     return tuple(part.to(device) for part in example) if isinstance(example, tuple) else example.to(device)
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))

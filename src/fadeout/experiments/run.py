@@ -110,14 +110,17 @@ class Run:
         known("preset", self.preset, ("paper", "authors"))
         if not 0 < self.sparsity < 1:
             raise ValueError(f"sparsity is a fraction between 0 and 1, got {self.sparsity}")
-        for name in ("epochs", "batch_size", "rounds", "evaluate_every", "epochs_scale", "lr"):
-            if getattr(self, name) <= 0:
+        for name in _POSITIVE:
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} is above 0, got {getattr(self, name)}")
+        for name in _FROM_ZERO:
+            if getattr(self, name) is not None and not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is from 0 on, got {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed is a whole number from 0 to 2**32 - 1, got {self.seed}")
         if self.method == "liu" and self.structure != "channels":
             raise ValueError("liu prunes whole channels: --structure channels")
-        if self.method == "swd" and (self.a_min is None or self.a_max is None):
+        if self.method in ("swd", "growing_decay") and (self.a_min is None or self.a_max is None):
             raise ValueError(
                 f"the paper names no strength for {self.model} on {self.data}, {self.structure}: pass "
                 "--a-min and --a-max, or take the method auto, which needs none"
@@ -131,6 +134,8 @@ class Run:
         '44136fa355b3'
         """
         changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        for name in changed.keys() & _FRACTIONAL:
+            changed[name] = float(changed[name])  # 1 and 1.0 are equal, and the same run
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -147,8 +152,7 @@ class Run:
         recipe = METHODS[self.method]
         phases = recipe(**{name: getattr(self, name) for name in inspect.signature(recipe).parameters})
         if self.extra_epochs:
-            target = None if self.method == "dense" else self.sparsity
-            phases.append(Phase("extra", self.extra_epochs, remove=target))
+            phases.append(Phase("extra", self.extra_epochs))
         return [replace(phase, epochs=self._scaled(phase.epochs)) for phase in phases]
 
     def build_data(self, directory: Any = None) -> Any:
@@ -185,6 +189,14 @@ class Run:
 
     def _scaled(self, epochs: int) -> int:
         return max(1, round(epochs * self.epochs_scale)) if epochs else 0
+
+
+_POSITIVE = ("width", "epochs", "batch_size", "rounds", "evaluate_every", "epochs_scale", "lr", "steps")
+_FROM_ZERO = (
+    *("momentum", "weight_decay", "a_min", "a_max", "mu", "smooth_l1"),
+    *("fine_tune", "last_fine_tune", "extra_epochs", "min_channels"),
+)
+_FRACTIONAL = {f.name for f in fields(Run) if f.type in (float, float | None)}
 
 
 def known(kind: str, given: str, accepted: Iterable[str]) -> None:

@@ -2,17 +2,21 @@
 
 import json
 import os
+import signal
+import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from fadeout.experiments.execute import VERSION, BusyError, conditions, execute
-from fadeout.experiments.run import Run
+from fadeout.experiments.execute import Stopped, execute
+from fadeout.experiments.folder import VERSION, BusyError, NewerError, conditions, write_json
+from fadeout.experiments.run import Run, known
 from fadeout.extras import extra
 from fadeout.files import write_atomically
 
@@ -46,33 +50,34 @@ def sweep(
         options: ``data_dir``, ``device`` and ``checkpoint_every`` of
             :func:`~fadeout.experiments.execute.execute`.
     """
-    cores = os.cpu_count() or 1
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is a whole number from 1 on, got {jobs}")
-    threads = max(1, cores // jobs) if jobs else 1
     records: dict[str, Record] = {}
     waiting = {run.hash: run for run in runs}
     lost: Counter[str] = Counter()
-    with _backend(backend, jobs, address) as parallel:
+    with _backend(backend, jobs, address) as workers:
         while waiting:
-            batch = list(waiting.values())
+            # Where workers die, all runs under way are suspects: a suspect goes on alone, not to harm others
+            suspect = [run for run in waiting.values() if lost[run.hash] >= _SUSPECT][:1]
+            batch = suspect or list(waiting.values())
             try:
-                for record in parallel(_attempts(batch, results, threads, options)):
-                    records[record["hash"]] = record
-                    waiting.pop(record["hash"], None)
-                    on_done(record)
-            except _worker_died() as error:
-                for run in waiting.values():  # the runs that were under way go on from their checkpoints
-                    lost[run.hash] += 1
-                hopeless = [run for run in waiting.values() if lost[run.hash] > _PATIENCE]
-                for run in hopeless:
-                    record = _failure(run, f"its worker died {_PATIENCE + 1} times: {error}")
-                    records[run.hash] = waiting.pop(run.hash) and record
-                    on_done(record)
-    return [records[run.hash] for run in {run.hash: run for run in runs}.values()]
+                tasks = [(run, os.fspath(results), lost[run.hash] > 0, options) for run in batch]
+                for record in workers.attempt(tasks):
+                    if record["status"] != "stopped":
+                        waiting.pop(record["hash"])
+                        records[record["hash"]] = record
+                        on_done(record)
+            except workers.deaths as error:
+                left = [run for run in batch if run.hash in waiting]
+                lost.update(run.hash for run in [run for run in left if _under_way(run, results)] or left)
+                for run in [run for run in left if lost[run.hash] >= _HOPELESS]:
+                    waiting.pop(run.hash)
+                    records[run.hash] = _failure(run, f"its worker died {_HOPELESS} times: {error}")
+                    on_done(records[run.hash])
+    return [records[name] for name in dict.fromkeys(run.hash for run in runs)]
 
 
-_PATIENCE = 10  # a run that is waiting may see so many workers die before it is given up
+_SUSPECT, _HOPELESS = 2, 5  # deaths of workers that a run has seen
 
 
 def collect(name: str, records: Iterable[Record], results: str | os.PathLike[str]) -> Path:
@@ -87,27 +92,9 @@ def collect(name: str, records: Iterable[Record], results: str | os.PathLike[str
     return path
 
 
-def _attempts(batch: list[Run], results: Any, threads: int, options: dict[str, Any]) -> Iterator[Any]:
-    from joblib import delayed
-
-    for run in batch:
-        yield delayed(_attempt)(run, os.fspath(results), threads, options)
-
-
-def _attempt(run: Run, results: str, threads: int, options: dict[str, Any]) -> Record:
-    torch.set_num_threads(threads)
-    note = Path(results) / run.hash / "failed.json"
-    try:
-        record = execute(run, results, **options)
-    except BusyError as busy:
-        return {"hash": run.hash, "status": "elsewhere", "run": run.to_dict(), "error": str(busy)}
-    except Exception:
-        record = _failure(run, traceback.format_exc())
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(note, lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
-    else:
-        note.unlink(missing_ok=True)
-    return record
+def _under_way(run: Run, results: str | os.PathLike[str]) -> bool:
+    folder = Path(results) / run.hash
+    return (folder / "config.json").exists() and not (folder / "result.json").exists()
 
 
 def _failure(run: Run, error: str) -> Record:
@@ -121,46 +108,104 @@ def _failure(run: Run, error: str) -> Record:
     }
 
 
+# One attempt ----------------------------------------------------------------------------------------------
+
+
+def _attempt(run: Run, results: str, again: bool, options: dict[str, Any]) -> Record:
+    """Carry out a run, or tell why not. After its last worker died, it may for a moment seem held."""
+    deadline = time.monotonic() + (_GRACE if again else 0)
+    note = Path(results) / run.hash / "failed.json"
+    while True:
+        try:
+            record = execute(run, results, **options)
+            note.unlink(missing_ok=True)
+            return record
+        except BusyError as busy:
+            if time.monotonic() >= deadline:
+                return {"hash": run.hash, "status": "elsewhere", "run": run.to_dict(), "error": str(busy)}
+            time.sleep(0.2)
+        except NewerError:
+            return _failure(run, traceback.format_exc())
+        except Exception:
+            record = _failure(run, traceback.format_exc())
+            with suppress(OSError):  # a full disk must not end the sweep
+                note.parent.mkdir(parents=True, exist_ok=True)
+                write_json(note, record)
+            return record
+
+
+_GRACE = 20.0  # seconds
+
+
+def _attempt_apart(
+    threads: int, parent: int | None, run: Run, results: str, again: bool, options: dict[str, Any]
+) -> Record:
+    """The same in a worker, which has its threads, stops when the sweep is gone, and may be stopped alone."""
+    torch.set_num_threads(threads)
+
+    def watch(now: object) -> None:
+        if parent is not None and os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)  # save, and stop
+
+    try:
+        return _attempt(run, results, again, {**options, "watch": watch})
+    except Stopped:
+        return {"hash": run.hash, "status": "stopped"}
+
+
+# Workers --------------------------------------------------------------------------------------------------
+
+
 class _backend:
-    """A joblib backend for the time of a sweep; calling it yields results as they come."""
+    """Workers for the time of a sweep, through joblib."""
 
     def __init__(self, name: str, jobs: int | None, address: str | None):
         with extra("experiments"):
             import joblib
+            from joblib.externals.loky.process_executor import BrokenProcessPool
+        known("backend", name, ("processes", "ray"))
+        if address is not None and name != "ray":
+            raise ValueError(f"address {address!r} is that of a Ray cluster: --backend ray")
         self._joblib, self._name = joblib, name
-        if name == "ray":
-            with extra("ray"):
-                import ray
-                from ray.util.joblib import register_ray
-            if not ray.is_initialized():
-                ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-            register_ray()
-            jobs = jobs or int(ray.cluster_resources().get("CPU", 1))
-        self._jobs = jobs or os.cpu_count() or 1
+        self._started: Any = None
+        self.deaths: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+        cores = joblib.cpu_count()
+        available = self._connect(address) if name == "ray" else cores
+        self._jobs = jobs or available
+        self._threads = max(1, min(cores // self._jobs, torch.get_num_threads()))
 
     def __enter__(self) -> "_backend":
         return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        if self._started is not None:
+            self._started.shutdown()
 
-    def __call__(self, tasks: Iterator[Any]) -> Iterator[Record]:
-        if self._jobs == 1 and self._name == "processes":
-            yield from (function(*given, **named) for function, given, named in tasks)
+    def attempt(self, tasks: list[tuple[Any, ...]]) -> Iterator[Record]:
+        """Yield the records, in whatever order they come."""
+        if self._name == "processes" and self._jobs == 1:
+            yield from (_attempt(*task) for task in tasks)
             return
         # Ray's backend gives its results all at once; each is on disk long before
         name, how = ("ray", "list") if self._name == "ray" else ("loky", "generator_unordered")
+        parent = None if self._name == "ray" else os.getpid()
         with self._joblib.parallel_config(backend=name), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # joblib's note on workers that stopped
             yield from self._joblib.Parallel(
                 n_jobs=self._jobs, return_as=how, batch_size=1, pre_dispatch="all"
-            )(tasks)
+            )(self._joblib.delayed(_attempt_apart)(self._threads, parent, *task) for task in tasks)
 
-
-def _worker_died() -> tuple[type[BaseException], ...]:
-    from joblib.externals.loky.process_executor import BrokenProcessPool
-
-    try:
-        from ray.exceptions import RayError
-    except ImportError:
-        return (BrokenProcessPool,)
-    return (BrokenProcessPool, RayError)
+    def _connect(self, address: str | None) -> int:
+        """Join a Ray cluster, or start one; returns how many cores it has."""
+        with extra("ray"):
+            import ray
+            from ray.exceptions import RayError
+            from ray.util.joblib import register_ray
+        self.deaths = (*self.deaths, RayError)
+        if not ray.is_initialized():
+            # Ray gives way to all other processes (a niceness of 15): on a busy machine it starves
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            ray.init(address=address, log_to_driver=False, include_dashboard=False)
+            self._started = ray
+        register_ray()
+        return int(ray.cluster_resources().get("CPU", 1))
