@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.modes import in_mode
 from fadeout.rules import rule_of
 
 
@@ -53,16 +54,11 @@ class Network:
     def __init__(self, model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()):
         self.model = model
         self.inputs = example_input if isinstance(example_input, tuple) else (example_input,)
-        modes = {module: module.training for module in model.modules()}
-        try:
-            model.train()
+        with in_mode(model, training=True):
             training_graph = _trace(model, leaves)
-            model.eval()
+        with in_mode(model, training=False):
             self.graph = _trace(model, leaves)
             self.shapes = _Shapes(fx.GraphModule(model, self.graph)).of(self.inputs)
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
         self.follows_training = _training_arguments(self.graph, training_graph)
         self.modules = dict(model.named_modules(remove_duplicate=False))
         sites = defaultdict[int, list[fx.Node]](list)

@@ -7,8 +7,8 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 if TYPE_CHECKING:
-    from fadeout.compact import Surgery
     from fadeout.graph import Analysis, Flow, Network
+    from fadeout.surgery import Surgery
 
 
 class Rule:

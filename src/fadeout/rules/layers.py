@@ -9,8 +9,8 @@ from torch import Tensor, fx
 from fadeout.rules.base import Linked, Rule, source
 
 if TYPE_CHECKING:
-    from fadeout.compact import Surgery
     from fadeout.graph import Analysis, Flow
+    from fadeout.surgery import Surgery
 
 
 class Weighted(Rule):

@@ -10,8 +10,8 @@ from torch import Tensor, fx, nn
 from fadeout.rules.base import Linked, Rule, argument, call_with, module_of, name_of, source
 
 if TYPE_CHECKING:
-    from fadeout.compact import Surgery
     from fadeout.graph import Analysis, Flow
+    from fadeout.surgery import Surgery
 
 
 class Regrouped(Rule):

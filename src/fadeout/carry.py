@@ -1,0 +1,64 @@
+"""An optimizer that goes on with a smaller network, its state cut as the parameters were."""
+
+import copy
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from fadeout.surgery import on_device
+
+
+def carried(
+    optimizer: Optimizer,
+    model: nn.Module,
+    small: nn.Module,
+    cuts: dict[str, tuple],
+    renamed: dict[str, str],
+) -> Optimizer:
+    """The same optimizer for the smaller module, its state cut as the parameters are."""
+    if isinstance(optimizer, LBFGS):
+        raise ValueError("LBFGS keeps its state for all parameters at once: it cannot be carried over")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    new = dict(small.named_parameters())
+
+    def renaming(name: str) -> str:
+        module, _, leaf = name.rpartition(".")
+        return f"{renamed[module]}.{leaf}" if module in renamed else name
+
+    def successor(parameter: Tensor) -> nn.Parameter | None:
+        if id(parameter) not in names:
+            raise ValueError("the optimizer holds parameters that the model does not have")
+        return new.get(renaming(names[id(parameter)]))
+
+    groups, pairs = [], []
+    for group in optimizer.param_groups:
+        here = [(p, successor(p)) for p in group["params"]]
+        pairs += [(p, q) for p, q in here if q is not None]
+        groups.append({**group, "params": [q for _, q in here if q is not None]})
+    # biases that came into being when constants were folded go with the others, in the first group
+    born = new.keys() - {renaming(name) for name in names.values()}
+    groups[0]["params"] += [q for name, q in new.items() if name in born]
+    accepted = inspect.signature(type(optimizer).__init__).parameters
+    new_one = type(optimizer)(groups, **{k: v for k, v in optimizer.defaults.items() if k in accepted})
+    for old, parameter in pairs:
+        if old in optimizer.state:
+            index = cuts.get(names[id(old)])
+            new_one.state[parameter] = {
+                key: _cut_state(value, old, index) for key, value in optimizer.state[old].items()
+            }
+    return new_one
+
+
+def _cut_state(value: Any, parameter: Tensor, index: tuple | None) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    if index is None or value.dim() == 0:
+        return value.clone()
+    if value.shape != parameter.shape:
+        raise ValueError(
+            f"the optimizer keeps a state of shape {tuple(value.shape)} for a parameter of shape "
+            f"{tuple(parameter.shape)}: it cannot be cut; build a new optimizer for the smaller network"
+        )
+    return value[on_device(index, value)].clone()
