@@ -109,7 +109,7 @@ def compact(
     set_plans(small, [*plans_of(model), surgery.plan()] if surgery.cuts else plans_of(model))
     if optimizer is None:
         return small
-    return small, carried(optimizer, model, small, surgery.cuts, surgery.renamed)
+    return small, carried(optimizer, small, surgery)
 
 
 def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:

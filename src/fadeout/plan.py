@@ -1,6 +1,6 @@
 """How a network was cut, as plain data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx, nn
@@ -20,6 +20,10 @@ class Plan:
     """Modules that were given a bias, to fold constants into."""
     keep_forward: bool
     couple: bool
+    was: dict[str, list[int]] = field(default_factory=dict)
+    """For the reader: by the names they have now, the shapes that tensors had before they were cut."""
+    parameters: int = 0
+    """For the reader: how many parameters the network had before."""
 
 
 def plans_of(module: nn.Module) -> list[Plan]:

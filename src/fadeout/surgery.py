@@ -20,6 +20,7 @@ class Surgery:
         self.analysis, self._biases = analysis, list(biases)
         self.model = copy.deepcopy(analysis.network.model)
         self.cuts: dict[str, tuple] = {}  # parameter or buffer -> what stays of it
+        self._was: dict[str, torch.Size] = {}  # the same -> its shape before, if that has changed
         self.renamed: dict[str, str] = {}  # module -> where it is now
         self._places: dict[tuple[fx.Node, fx.Node], Place] = {}  # on the way from one node to another
         self._calls: dict[fx.Node, tuple[Any, tuple]] = {}  # node -> new target and arguments
@@ -58,6 +59,8 @@ class Surgery:
         new = old.detach()[on_device(index, old)].clone()
         setattr(module, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
         self.cuts[f"{node.target}.{name}"] = index
+        if new.shape != old.shape and not (name == "bias" and str(node.target) in self._biases):
+            self._was[f"{node.target}.{name}"] = old.shape
 
     def set_bias(self, node: fx.Node, bias: Tensor) -> None:
         """Give the module a bias of these values, before it is sliced."""
@@ -110,7 +113,14 @@ class Surgery:
             biases=self._biases,
             keep_forward=self.analysis.keep_forward,
             couple=self.analysis.couple,
+            was={self.name_now(name): list(shape) for name, shape in self._was.items()},
+            parameters=sum(p.numel() for p in self.analysis.network.model.parameters()),
         )
+
+    def name_now(self, name: str) -> str:
+        """The name of a parameter or buffer in the smaller module."""
+        module, _, leaf = name.rpartition(".")
+        return f"{self.renamed[module]}.{leaf}" if module in self.renamed else name
 
     @property
     def needs_new_forward(self) -> bool:
