@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.heads import PARAMETERS, Heads
 from fadeout.modes import in_mode
 from fadeout.rules import rule_of
+from fadeout.rules.base import Rule
 
 
 @dataclass
@@ -67,7 +69,9 @@ class Network:
                 sites[id(self.module(node))].append(node)
         self._sites = dict(sites)
         self._entangled = _entangled(model, self.graph)
-        self.rules = {node: rule_of(node, self) for node in self.graph.nodes}
+        self.rules: dict[fx.Node, Rule] = {}
+        for node in self.graph.nodes:  # in order: a rule may depend on those before it
+            self.rules[node] = rule_of(node, self)
         self.overwritten = _overwritten(self)
 
     def module(self, node: fx.Node) -> nn.Module:
@@ -76,10 +80,12 @@ class Network:
 
     def is_plain(self, node: fx.Node) -> bool:
         """Whether a module can be cut: nobody else uses its parameters, and nothing computes them."""
-        module = self.module(node)
-        own = (getattr(module, name, None) for name in ("weight", "bias"))
-        computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
-        return id(module) not in self._entangled and not computed
+        for module in self.module(node).modules():
+            own = (getattr(module, name, None) for name in ("weight", "bias", *PARAMETERS))
+            computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
+            if id(module) in self._entangled or computed:
+                return False
+        return True
 
     def sites(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that call the same module as this one."""
@@ -153,9 +159,10 @@ class Analysis:
         return self.network.shapes[node]
 
     def follow(self, node: fx.Node, axis: int, constant: Tensor) -> None:
-        """Follow the channels of a node's value along an axis."""
-        axis %= len(self.shape(node))
-        assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
+        """Follow the channels of a node's value along an axis; where it is no tensor, its heads."""
+        if node in self.network.shapes:
+            axis %= len(self.shape(node))
+            assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
         self.flows[node] = Flow(axis, constant.double(), torch.zeros(len(constant), dtype=torch.bool))
 
     def grow(self, node: fx.Node, needed: Tensor) -> None:
@@ -188,7 +195,8 @@ class _Tracer(fx.Tracer):
         self._leaves, self.path = tuple(leaves), list[str]()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        chosen = any(m is leaf or (isinstance(leaf, type) and isinstance(m, leaf)) for leaf in self._leaves)
+        leaves = (*self._leaves, Heads)
+        chosen = any(m is leaf or (isinstance(leaf, type) and isinstance(m, leaf)) for leaf in leaves)
         return chosen or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:

@@ -52,15 +52,20 @@ class Surgery:
 
     def slice(self, node: fx.Node, name: str, index: tuple) -> None:
         """Keep only the indexed part of a parameter or buffer, if the module has it."""
-        module = self.module(node)
-        old = getattr(module, name, None)
+        inner, _, leaf = name.rpartition(".")
+        module = self.module(node).get_submodule(inner)
+        old = getattr(module, leaf, None)
         if old is None:
             return
         new = old.detach()[on_device(index, old)].clone()
-        setattr(module, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
+        setattr(module, leaf, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
         self.cuts[f"{node.target}.{name}"] = index
         if new.shape != old.shape and not (name == "bias" and str(node.target) in self._biases):
             self._was[f"{node.target}.{name}"] = old.shape
+
+    def replace(self, node: fx.Node, module: nn.Module) -> None:
+        """Put another module in the place of one."""
+        self.model.set_submodule(str(node.target), module)
 
     def set_bias(self, node: fx.Node, bias: Tensor) -> None:
         """Give the module a bias of these values, before it is sliced."""

@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from fadeout.rules.base import Leaf, Linked, Rule, name_of
+from fadeout.heads import Heads
+from fadeout.rules.base import Leaf, Linked, Rule, name_of, source
+from fadeout.rules.heads import AttentionOutput, HeadedAttention, output_of
 from fadeout.rules.layers import (
     BatchNorm,
     Convolution,
@@ -48,7 +50,11 @@ def rule_of(node: fx.Node, network: "Network") -> Rule:
         return Leaf()
     if node.op == "call_module":
         plain = network.is_plain(node) and node.all_input_nodes
-        return _MODULES.get(type(network.module(node)), Rule()) if plain else Rule()
+        rule = _MODULES.get(type(network.module(node)), Rule()) if plain else Rule()
+        whole = isinstance(rule, HeadedAttention) and output_of(node, network) is None
+        return Rule() if whole else rule
+    if node.target is operator.getitem and isinstance(network.rules[source(node)], HeadedAttention):
+        return AttentionOutput() if node.args[1] == 0 else Leaf()  # else weights that nobody uses
     if node.target is getattr:
         return _ATTRIBUTES.get(str(node.args[1]), Rule())
     if node.op == "call_method" or node.target in _KNOWN:
@@ -95,6 +101,7 @@ _MODULES: dict[type, Rule] = {
     **_modules(Padded(), "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"),
     **_modules(Reshaped(), "Flatten", "Unflatten"),
     **_modules(Shuffled(), "PixelShuffle", "PixelUnshuffle"),
+    **dict.fromkeys((nn.MultiheadAttention, Heads), HeadedAttention()),
 }
 
 _ATTRIBUTES: dict[str, Rule] = {"shape": Size(), "device": Ignored(), "dtype": Ignored(), "ndim": Ignored()}
