@@ -8,6 +8,7 @@ nobody needs can go. What each operator does to channels stands in :mod:`fadeout
 a rule needs all that it is given, which is never wrong, only less small.
 """
 
+import itertools
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -129,10 +130,11 @@ class Analysis:
         if whole:
             for flow in self.flows.values():
                 flow.needed.fill_(True)
+        ways = itertools.cycle((list(reversed(self.rules.items())), list(self.rules.items())))
         self._changed = True
-        while self._changed:
+        while self._changed:  # back and forth: needs travel both ways, and so arrive sooner
             self._changed = False
-            for node, rule in reversed(self.rules.items()):
+            for node, rule in next(ways):
                 rule.needs(node, self)
             if not self._changed:
                 self._keep_one()

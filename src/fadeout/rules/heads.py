@@ -28,7 +28,7 @@ class HeadedAttention(Rule):
 
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         module: Any = a.network.module(node)
-        reads, value = _reads(node, a)[2], a.flows.get(_inputs(node)[2])
+        reads, value = _reads(node, a)[2], a.flows.get(inputs_of(node)[2])
         inputs = torch.ones(reads.shape[1]).bool() if value is None else value.constant != 0
         speaks = (reads & inputs).any(1)
         width = len(speaks) * module.head_dim
@@ -38,7 +38,7 @@ class HeadedAttention(Rule):
         a.follow(node, 0, torch.where(speaks, math.nan, 0.0))
 
     def needs(self, node: fx.Node, a: "Analysis") -> None:
-        inputs, heads = _inputs(node), a.flows[node].needed
+        inputs, heads = inputs_of(node), a.flows[node].needed
         for one in node.all_input_nodes:
             if one not in inputs:
                 a.need_all(one)
@@ -58,7 +58,7 @@ class HeadedAttention(Rule):
     def cut(self, node: fx.Node, s: "Surgery") -> None:
         output = output_of(node, s.analysis.network)
         outputs, heads = None if output is None else s.kept(output), s.kept(node)
-        columns = [s.kept(one) for one in _inputs(node)]
+        columns = [s.kept(one) for one in inputs_of(node)]
         if heads is None and outputs is None and all(kept is None for kept in columns):
             return
         module = s.module(node)
@@ -111,7 +111,8 @@ def output_of(node: fx.Node, network: "Network") -> fx.Node | None:
     return outputs[0] if len(outputs) == 1 and (silent or not others) else None
 
 
-def _inputs(node: fx.Node) -> list[fx.Node]:
+def inputs_of(node: fx.Node) -> list[fx.Node]:
+    """Query, key and value."""
     return [argument(node, place, name) for place, name in enumerate(("query", "key", "value"))]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.rules.base import Linked, Rule, argument, call_with, module_of, name_of, source
+from fadeout.rules.base import Link, Linked, Rule, alike, argument, call_with, module_of, name_of, source
 
 if TYPE_CHECKING:
     from fadeout.graph import Analysis, Flow, Network
@@ -146,6 +146,9 @@ class Arithmetic(Rule):
         if sides is not None and node in s.analysis.flows:
             for side, _ in sides:
                 s.place(side, node)
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        return [alike(side, node, a) for side, _ in self._sides(node, a) or []]
 
     def _operands(self, node: fx.Node) -> list:
         return [argument(node, 0, "input"), argument(node, 1, "other")]
