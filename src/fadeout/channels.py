@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from fadeout.graph import Analysis, Network
 from fadeout.parameters import Prunable, has_two_dimensions, held_by, named, unwrap
+from fadeout.place import Place
 from fadeout.rules.base import source
 from fadeout.rules.layers import BatchNorm, GroupNorm, TransposedConvolution, Weighted
 from fadeout.rules.pointwise import Arithmetic
@@ -211,7 +212,9 @@ def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
             isinstance(network.rules[next_], BatchNorm) for next_ in user.users
         ):
             return True
-        nothing = user.op == "call_module" and isinstance(network.module(user), nn.Identity | nn.Dropout)
+        nothing = user.op == "call_module" and isinstance(
+            network.module(user), nn.Identity | nn.Dropout | Place
+        )
         if nothing and _feeds_a_normed_addition(user, network):
             return True
     return False

@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from fadeout.heads import PARAMETERS, Heads
 from fadeout.modes import in_mode
+from fadeout.place import Place
 from fadeout.rules import rule_of
 from fadeout.rules.base import Rule
 
@@ -197,7 +198,7 @@ class _Tracer(fx.Tracer):
         self._leaves, self.path = tuple(leaves), list[str]()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        leaves = (*self._leaves, Heads)
+        leaves = (*self._leaves, Heads, Place)
         chosen = any(m is leaf or (isinstance(leaf, type) and isinstance(m, leaf)) for leaf in leaves)
         return chosen or super().is_leaf_module(m, module_qualified_name)
 

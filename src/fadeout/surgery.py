@@ -1,6 +1,7 @@
 """A copy of a network from which the rules cut what nobody needs."""
 
 import copy
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -160,8 +161,8 @@ class Surgery:
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         output = graph.graph_copy(self.analysis.network.graph, copies)
         graph.output(output)
-        for number, ((side, node), place) in enumerate(self._places.items()):
-            name = f"place_{number}"
+        names = (name for i in itertools.count() if not hasattr(self.model, name := f"place_{i}"))
+        for ((side, node), place), name in zip(list(self._places.items()), names, strict=False):
             self.model.add_module(name, place.train(self.model.training))
             with graph.inserting_before(copies[node]):
                 placed = graph.call_module(name, (copies[side],))

@@ -19,6 +19,9 @@ Link = tuple[fx.Node, np.ndarray, np.ndarray]
 class Rule:
     """No rule: the output is not followed, and the inputs keep all their channels."""
 
+    takes_constants = False
+    """Whether constants are put in the place of channels that go."""
+
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         """Follow the channels of the output, and say which are constant."""
 

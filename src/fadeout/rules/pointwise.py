@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.rules.base import Link, Linked, Rule, alike, argument, call_with, module_of, name_of, source
+from fadeout.rules.places import fills_in
 
 if TYPE_CHECKING:
     from fadeout.graph import Analysis, Flow, Network
@@ -112,6 +113,8 @@ class Arithmetic(Rule):
     need not keep the same channels. With ``couple`` they do.
     """
 
+    takes_constants = True
+
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         sides = self._sides(node, a)
         if sides is None:
@@ -135,7 +138,7 @@ class Arithmetic(Rule):
             if all(one is not side for side, _ in sides):
                 a.need_all(one)
         for side, side_flow in sides:
-            if a.couple or len(sides) == 1:
+            if a.couple or len(sides) == 1 or fills_in(side, a):
                 a.tie(side, node)
             else:
                 a.grow(side, flow.needed & side_flow.constant.isnan())
