@@ -99,6 +99,28 @@ LARGER = {
 }
 
 
+# The networks of the library, small.
+SIZES = {
+    "densenet40": {"growth": 2},
+    "lenet5": {},
+    "mobilenetv2": {"width_mult": 0.1},
+    "smallcnn": {},
+    "vit": {"image_size": 8, "dim": 12, "depth": 2},
+}
+INPUTS = {"lenet5": (1, 28, 28), "smallcnn": (1, 8, 8)}
+WITHOUT_NORMS = {"lenet5", "smallcnn", "vit"}
+
+
+def library(name: str) -> nn.Module:
+    """A network of the library with few maps, and scales that tell channels apart."""
+    torch.manual_seed(0)
+    model = scatter(getattr(models, name)(**SIZES.get(name, {"width": 4})))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # outputs are compared in training mode too
+    return model.double()
+
+
 def magnitudes(bound: Any) -> dict[str, Tensor]:
     return {name: parameter.detach().abs() for name, parameter in bound.parameters.items()}
 

@@ -46,6 +46,8 @@ def test_compact_then_inspect_then_export(saved, capsys):
         (["inspect", "{file}", *MODEL], "--input 1,3,32,32"),
         (["inspect", "{file}", *MODEL, "--input", "1x28"], "1x28"),
         (["inspect", "nowhere.safetensors", *MODEL], "nowhere.safetensors"),
+        (["inspect", "nowhere.safetensors"], "nowhere.safetensors"),
+        (["inspect", "{file}", "--repeats", "3"], "pass --model"),
         (["export", "{file}", "model.tflite", *MODEL], ".onnx or .pt2"),
         (["inspect", "{file}", "--model", "fadeout.models:resnet20", "--input", "1,3,32,32"], "conv1"),
     ],
@@ -57,3 +59,18 @@ def test_wrong_input_gets_a_line(saved, capsys, arguments, words):
     assert end.value.code == 2
     assert words in complaint
     assert "Traceback" not in complaint
+
+
+def test_a_file_tells_of_itself(saved, capsys):
+    small = saved.with_name("small.safetensors")
+    main(["compact", str(saved), str(small), *MODEL, "--input", "1,1,28,28"])
+    capsys.readouterr()
+    main(["inspect", str(saved)])
+    whole = capsys.readouterr().out
+    assert "not compact" in whole
+    assert "61,706 parameters, " in whole
+    main(["inspect", str(small)])
+    cut = capsys.readouterr().out
+    assert "compact: cut for inputs of 1x1x28x28 float32" in cut
+    assert "61,706 parameters -> " in cut
+    assert f"file: {small.stat().st_size:,} bytes" in cut

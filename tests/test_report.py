@@ -225,12 +225,14 @@ def test_what_a_published_value_leaves_open():
 
 
 def test_seconds_are_shown_beside_the_papers_only():
-    made = [record(80.0, epochs=10)]
+    made = [record(80.0, epochs=100, epochs_scale=0.1)]
     assert "seconds an epoch" not in table(groups(section(made))).columns
     shown = table(groups(section(made, [printed("swd", 0.9, 77.0, "seconds")])))
     cells = dict(zip(shown.columns, shown.rows[0], strict=True))
     assert cells["seconds an epoch"].text == "1.23"
     assert cells["seconds an epoch, difference"].text == "-75.77"
+    assert groups(section([record(80.0, steps=3)]))[0].estimate("seconds") is None
+    assert "seconds an epoch</text>" in page([section(made, [printed("swd", 0.9, 77.0, "seconds")])])
 
 
 def test_a_hole_in_the_paper():

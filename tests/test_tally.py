@@ -2,9 +2,36 @@
 
 import numpy as np
 import pytest
-from structured import DIGIT, LARGER, NETWORKS, PICTURE, bind
+import torch
+from structured import DIGIT, INPUTS, LARGER, NETWORKS, PICTURE, WITHOUT_NORMS, bind, library
 
 from fadeout import Channels, models
+
+SMALL = {"densenet40", "lenet5", "mobilenetv2", "resnet18", "resnet20", "smallcnn", "vit"}
+
+
+def choices(bound):
+    """Some channels of each layer, at least one."""
+    random = np.random.default_rng(0)
+    for density in (0.02, 0.1, 0.3, 0.5, 0.9):
+        alive = {layer.name: random.random(layer.width) < density for layer in bound.layers}
+        for mask in alive.values():
+            mask[random.integers(len(mask))] = True
+        yield alive
+
+
+def check(bound, quick):
+    tally = bound._tally
+    labels = tally._labels
+    assert (labels is not None) == quick
+    for alive in choices(bound):
+        counts = []
+        for tally._labels in (labels, None):
+            counts.append(tally.left(alive))
+        assert counts[0] == counts[1]
+        tally._labels = labels
+        most = max(int(mask.sum()) for mask in alive.values())
+        assert labels is None or counts[0] <= tally.at_most_left(most)
 
 
 @pytest.mark.parametrize("network", [*NETWORKS, *LARGER, "digits"])
@@ -13,14 +40,13 @@ def test_counting_by_labels_equals_the_analysis(network):
     example = DIGIT if network == "digits" else PICTURE
     for of in ("parameters",) if network in LARGER else ("parameters", "operations"):
         bound = bind(build(), Channels(example, of=of, **arguments))
-        tally, random = bound._tally, np.random.default_rng(0)
-        labels = tally._labels
-        assert (labels is None) == (network in ("grouped", "all of resnet", "without norms"))
-        for density in (0.1, 0.3, 0.5, 0.9):
-            alive = {layer.name: random.random(layer.width) < density for layer in bound.layers}
-            for mask in alive.values():
-                mask[random.integers(len(mask))] = True
-            counts = []
-            for tally._labels in (labels, None):
-                counts.append(tally.left(alive))
-            assert counts[0] == counts[1]
+        check(bound, quick=network not in ("grouped", "all of resnet", "without norms"))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in models.__all__]
+)
+def test_networks_of_the_library(name):
+    model, example = library(name), torch.zeros(2, *INPUTS.get(name, (3, 8, 8))).double()
+    structure = Channels(example, by="norm" if name in WITHOUT_NORMS else "scale")
+    check(bind(model, structure), quick=True)

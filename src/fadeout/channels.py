@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from fadeout.graph import Analysis, Network
 from fadeout.parameters import Prunable, has_two_dimensions, held_by, named, unwrap
+from fadeout.place import Place
 from fadeout.rules.base import source
 from fadeout.rules.layers import BatchNorm, GroupNorm, TransposedConvolution, Weighted
 from fadeout.rules.pointwise import Arithmetic
@@ -140,19 +141,16 @@ class BoundChannels:
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         """Mark scale and shift of the channels that a removal at this sparsity would take."""
         ranked = [self._channel_scores(layer, scores) for layer in self.layers]
-        owner = np.repeat(np.arange(len(ranked)), [len(score) for score in ranked])
-        place = np.concatenate([np.arange(len(score)) for score in ranked])
         free = np.concatenate([self._free(score) for score in ranked])
         together = np.concatenate(ranked)
         order = together.argsort(kind="stable")
         order = order[free[order]]
+        ends = np.cumsum([layer.width for layer in self.layers])[:-1]
 
         def alive(count: int) -> dict[str, np.ndarray]:
-            masks = {layer.name: np.ones(layer.width, bool) for layer in self.layers}
-            for number, layer in enumerate(self.layers):
-                taken = order[:count]
-                masks[layer.name][place[taken[owner[taken] == number]]] = False
-            return masks
+            stays = np.ones(len(together), bool)
+            stays[order[:count]] = False
+            return {layer.name: mask for layer, mask in zip(self.layers, np.split(stays, ends), strict=True)}
 
         wanted = sparsity * self._tally.total
         self._last = _first(
@@ -221,7 +219,9 @@ def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
             isinstance(network.rules[next_], BatchNorm) for next_ in user.users
         ):
             return True
-        nothing = user.op == "call_module" and isinstance(network.module(user), nn.Identity | nn.Dropout)
+        nothing = user.op == "call_module" and isinstance(
+            network.module(user), nn.Identity | nn.Dropout | Place
+        )
         if nothing and _feeds_a_normed_addition(user, network):
             return True
     return False

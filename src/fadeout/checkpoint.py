@@ -7,6 +7,7 @@ In the file's metadata, ``fadeout`` is a JSON object with these fields:
 - ``tensors``: for each name the type, the shape, the CRC-32 of its bytes and, unless it is dense, how it is
   packed: the fields of :class:`fadeout.packing.Packed`.
 - ``tied``: names that share the tensor of another name.
+- ``buffers``: which of the names are no parameters.
 - ``checksum``: CRC-32 of all these fields.
 """
 
@@ -60,7 +61,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             "call fadeout.compact() on the whole network"
         )
     packed, stored, tied, first = {}, {}, {}, {}
-    for name, tensor in _state(model).items():
+    state = _state(model)
+    for name, tensor in state.items():
         if first.setdefault(id(tensor), name) != name:
             tied[name] = first[id(tensor)]
             continue
@@ -73,6 +75,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "plans": [asdict(plan) for plan in plans_of(model)],
         "tensors": {name: _short(how) for name, how in packed.items()},
         "tied": tied,
+        "buffers": [name for name, tensor in state.items() if not isinstance(tensor, nn.Parameter)],
     }
     header = {"fadeout": _json({**fields, "checksum": _checksum(fields)})}
     write_atomically(path, lambda p: safetensors.torch.save_file(stored, p, header))
@@ -109,7 +112,7 @@ def load(
     """
     if isinstance(build, nn.Module) or not callable(build):
         raise ValueError("build is a constructor that takes no arguments, such as lambda: Network(10)")
-    file = _File.read(path)
+    file = File.read(path)
     model = build()
     if not isinstance(model, nn.Module):
         raise ValueError(f"build() makes a {type(model).__name__}, not a network")
@@ -135,18 +138,19 @@ def load(
 
 
 @dataclass
-class _File:
+class File:
     """What a file holds; the tensors are read one by one."""
 
     path: str
     plans: list[Plan]
     packed: dict[str, Packed]
     tied: dict[str, str]
+    buffers: set[str]
     entries: dict[str, Any]
     data: memoryview
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> "_File":
+    def read(cls, path: str | os.PathLike[str]) -> "File":
         """Everything but the tensors."""
         content = memoryview(Path(path).read_bytes())
         length = int.from_bytes(content[:8], "little")
@@ -169,26 +173,39 @@ class _File:
                 raise ValueError("'checksum' differs: a field was altered")
             plans = [Plan(**plan) for plan in fields["plans"]]
             packed = {name: Packed(*how) for name, how in fields["tensors"].items()}
+            buffers = set(fields.get("buffers", []))
             packed |= {name: packed[other] for name, other in fields["tied"].items()}
         except KeyError as error:
             raise ValueError(f"{path}: field 'fadeout' of the metadata lacks {error}") from error
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: field 'fadeout' of the metadata: {error}") from error
-        return cls(os.fspath(path), plans, packed, fields["tied"], entries, content[8 + length :])
+        return cls(os.fspath(path), plans, packed, fields["tied"], buffers, entries, content[8 + length :])
+
+    def stored_bytes(self, name: str) -> int:
+        """How much room one of the tensors takes in the file."""
+        start, end = self._span(name)
+        return end - start
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors, checked."""
+        start, end = self._span(name)
+        try:
+            return unpack(self.packed[name], self.data[start:end])
+        except (ValueError, TypeError, IndexError, RuntimeError) as error:
+            raise ValueError(f"{self.path}: tensor {self.tied.get(name, name)!r}: {error}") from error
+
+    def _span(self, name: str) -> tuple[int, int]:
         stored = self.tied.get(name, name)
         try:
             start, end = self.entries[stored]["data_offsets"]
             if not 0 <= start <= end <= len(self.data):
                 raise ValueError("the file is truncated, and does not hold all of it")
-            return unpack(self.packed[name], self.data[start:end])
+            return start, end
         except KeyError as error:
             raise ValueError(
                 f"{self.path}: tensor {stored!r} is missing, or its entry lacks {error}"
             ) from error
-        except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{self.path}: tensor {stored!r}: {error}") from error
 
 
@@ -203,7 +220,7 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
     return {clean(model, name): value for name, value in state.items()}
 
 
-def _check_same(file: _File, state: Mapping[str, Tensor]) -> None:
+def _check_same(file: File, state: Mapping[str, Tensor]) -> None:
     missing = [name for name in state if name not in file.packed]
     unknown = [name for name in file.packed if name not in state]
     if missing or unknown:

@@ -14,18 +14,27 @@ from fadeout import checkpoint
 from fadeout import export as exporting
 from fadeout.compact import compact as cut
 from fadeout.compact import plans_of
+from fadeout.contents import contents
 from fadeout.measure import measure
 
 
-def inspect(file: Path, /, *, model: str, input: str = "", repeats: int = 0) -> None:
-    """Print parameters, operations and bytes of a saved network, layer by layer.
+def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0) -> None:
+    """Print what a saved network holds, layer by layer: tensors, parameters, bytes, and what was cut away.
 
     Args:
         file: what fadeout.save wrote.
-        model: the constructor of the network before it was compacted, as package.module:function.
+        model: for operations and times too, the constructor of the network before it was compacted, as
+            package.module:function.
         input: the shape of an example, such as 1,3,32,32; a compact network knows its own.
         repeats: also time so many forward passes.
     """
+    if not model:
+        if input or repeats:
+            raise ValueError(
+                "operations and times need the network itself: pass --model package.module:function"
+            )
+        print(contents(file))
+        return
     network = checkpoint.load(file, constructor(model)).eval()
     print(measure(network, _example(network, input), repeats=repeats))
     print(f"file: {file.stat().st_size:,} bytes")

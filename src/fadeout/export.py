@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fadeout.extras import extra
 from fadeout.files import write_atomically
-from fadeout.measure import still
+from fadeout.modes import still
 from fadeout.parameters import unwrap
 
 Run = Callable[[tuple[Tensor, ...]], list[Tensor]]

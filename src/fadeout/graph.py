@@ -8,6 +8,7 @@ nobody needs can go. What each operator does to channels stands in :mod:`fadeout
 a rule needs all that it is given, which is never wrong, only less small.
 """
 
+import itertools
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.heads import PARAMETERS, Heads
+from fadeout.modes import in_mode
+from fadeout.place import Place
 from fadeout.rules import rule_of
+from fadeout.rules.base import Rule
 
 
 @dataclass
@@ -53,16 +58,11 @@ class Network:
     def __init__(self, model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()):
         self.model = model
         self.inputs = example_input if isinstance(example_input, tuple) else (example_input,)
-        modes = {module: module.training for module in model.modules()}
-        try:
-            model.train()
+        with in_mode(model, training=True):
             training_graph = _trace(model, leaves)
-            model.eval()
+        with in_mode(model, training=False):
             self.graph = _trace(model, leaves)
             self.shapes = _Shapes(fx.GraphModule(model, self.graph)).of(self.inputs)
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
         self.follows_training = _training_arguments(self.graph, training_graph)
         self.modules = dict(model.named_modules(remove_duplicate=False))
         sites = defaultdict[int, list[fx.Node]](list)
@@ -71,7 +71,9 @@ class Network:
                 sites[id(self.module(node))].append(node)
         self._sites = dict(sites)
         self._entangled = _entangled(model, self.graph)
-        self.rules = {node: rule_of(node, self) for node in self.graph.nodes}
+        self.rules: dict[fx.Node, Rule] = {}
+        for node in self.graph.nodes:  # in order: a rule may depend on those before it
+            self.rules[node] = rule_of(node, self)
         self.overwritten = _overwritten(self)
 
     def module(self, node: fx.Node) -> nn.Module:
@@ -80,10 +82,12 @@ class Network:
 
     def is_plain(self, node: fx.Node) -> bool:
         """Whether a module can be cut: nobody else uses its parameters, and nothing computes them."""
-        module = self.module(node)
-        own = (getattr(module, name, None) for name in ("weight", "bias"))
-        computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
-        return id(module) not in self._entangled and not computed
+        for module in self.module(node).modules():
+            own = (getattr(module, name, None) for name in ("weight", "bias", *PARAMETERS))
+            computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
+            if id(module) in self._entangled or computed:
+                return False
+        return True
 
     def sites(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that call the same module as this one."""
@@ -127,10 +131,11 @@ class Analysis:
         if whole:
             for flow in self.flows.values():
                 flow.needed.fill_(True)
+        ways = itertools.cycle((list(reversed(self.rules.items())), list(self.rules.items())))
         self._changed = True
-        while self._changed:
+        while self._changed:  # back and forth: needs travel both ways, and so arrive sooner
             self._changed = False
-            for node, rule in reversed(self.rules.items()):
+            for node, rule in next(ways):
                 rule.needs(node, self)
             if not self._changed:
                 self._keep_one()
@@ -157,9 +162,10 @@ class Analysis:
         return self.network.shapes[node]
 
     def follow(self, node: fx.Node, axis: int, constant: Tensor) -> None:
-        """Follow the channels of a node's value along an axis."""
-        axis %= len(self.shape(node))
-        assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
+        """Follow the channels of a node's value along an axis; where it is no tensor, its heads."""
+        if node in self.network.shapes:
+            axis %= len(self.shape(node))
+            assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
         self.flows[node] = Flow(axis, constant.double(), torch.zeros(len(constant), dtype=torch.bool))
 
     def grow(self, node: fx.Node, needed: Tensor) -> None:
@@ -192,7 +198,8 @@ class _Tracer(fx.Tracer):
         self._leaves, self.path = tuple(leaves), list[str]()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        chosen = any(m is leaf or (isinstance(leaf, type) and isinstance(m, leaf)) for leaf in self._leaves)
+        leaves = (*self._leaves, Heads, Place)
+        chosen = any(m is leaf or (isinstance(leaf, type) and isinstance(m, leaf)) for leaf in leaves)
         return chosen or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.flop_counter import FlopCounterMode
+
+from fadeout.modes import still
+from fadeout.parameters import unwrap
 
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)  # the first: batch-norms and instance-norms
-_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
 
 
 @dataclass
@@ -134,7 +135,9 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
     ----------------------------------------------------------------------------------------
     total  Sequential       1         116       112        7,040         1,856  1,728    504
     """
-    inner = _unwrapped(model)
+    inner = unwrap(
+        model
+    )  # a compiled forward would run past the hooks, and a wrapper would prefix every name
     rows = _weights(inner)
     run = _forward(inner, example_input)
     with still(inner), _counting(rows):
@@ -173,17 +176,6 @@ def latency(model: nn.Module, example_input: Example, repeats: int = 30) -> Late
     return Latency(median, lower, upper, repeats)
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    # A compiled forward would run past the hooks, and a wrapper would prefix every name.
-    while True:
-        if isinstance(model, _WRAPPERS):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
-
-
 def _weights(model: nn.Module) -> dict[nn.Module, Row]:
     """A row for each module, with what it holds itself."""
     rows, seen = {}, set()
@@ -213,19 +205,6 @@ def _forward(model: nn.Module, example: Example) -> Callable[[], object]:
         "example_input is a tensor, a tuple of positional arguments or a mapping of keyword arguments, "
         f"got {type(example).__name__}"
     )
-
-
-@contextmanager
-def still(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards each module has its own mode again."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 @contextmanager

@@ -14,7 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from fadeout.rules.base import Leaf, Linked, Rule, name_of
+from fadeout.heads import Heads
+from fadeout.place import Place
+from fadeout.rules.base import Leaf, Linked, Rule, name_of, source
+from fadeout.rules.heads import AttentionOutput, HeadedAttention, output_of
 from fadeout.rules.layers import (
     BatchNorm,
     Convolution,
@@ -24,6 +27,7 @@ from fadeout.rules.layers import (
     Linear,
     TransposedConvolution,
 )
+from fadeout.rules.places import Placed
 from fadeout.rules.pointwise import Arithmetic, Elementwise, Padded, PReLU, Reduced, ZeroOnly
 from fadeout.rules.shapes import (
     Attention,
@@ -48,7 +52,12 @@ def rule_of(node: fx.Node, network: "Network") -> Rule:
         return Leaf()
     if node.op == "call_module":
         plain = network.is_plain(node) and node.all_input_nodes
-        return _MODULES.get(type(network.module(node)), Rule()) if plain else Rule()
+        rule = _MODULES.get(type(network.module(node)), Rule()) if plain else Rule()
+        whole = isinstance(rule, HeadedAttention) and output_of(node, network) is None
+        whole |= isinstance(rule, Placed) and len(network.sites(node)) > 1
+        return Rule() if whole else rule
+    if node.target is operator.getitem and isinstance(network.rules[source(node)], HeadedAttention):
+        return AttentionOutput() if node.args[1] == 0 else Leaf()  # else weights that nobody uses
     if node.target is getattr:
         return _ATTRIBUTES.get(str(node.args[1]), Rule())
     if node.op == "call_method" or node.target in _KNOWN:
@@ -95,6 +104,8 @@ _MODULES: dict[type, Rule] = {
     **_modules(Padded(), "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"),
     **_modules(Reshaped(), "Flatten", "Unflatten"),
     **_modules(Shuffled(), "PixelShuffle", "PixelUnshuffle"),
+    **dict.fromkeys((nn.MultiheadAttention, Heads), HeadedAttention()),
+    Place: Placed(),
 }
 
 _ATTRIBUTES: dict[str, Rule] = {"shape": Size(), "device": Ignored(), "dtype": Ignored(), "ndim": Ignored()}

@@ -2,17 +2,25 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 if TYPE_CHECKING:
-    from fadeout.compact import Surgery
     from fadeout.graph import Analysis, Flow, Network
+    from fadeout.surgery import Surgery
+
+
+# A value, the numbers of channels of it, and the numbers of those of the output that they belong to.
+Link = tuple[fx.Node, np.ndarray, np.ndarray]
 
 
 class Rule:
     """No rule: the output is not followed, and the inputs keep all their channels."""
+
+    takes_constants = False
+    """Whether constants are put in the place of channels that go."""
 
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         """Follow the channels of the output, and say which are constant."""
@@ -24,6 +32,10 @@ class Rule:
 
     def cut(self, node: fx.Node, s: "Surgery") -> None:
         """Change the module, or the call, to what is left."""
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        """Which channels of the inputs belong together with which of the output."""
+        return []
 
 
 class Leaf(Rule):
@@ -49,6 +61,9 @@ class Linked(Rule):
             else:
                 a.need_all(one)
 
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        return [alike(source(node), node, a)]
+
     def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
         """Where the channels lie in the output; None where they cannot be followed."""
         same = len(a.shape(node)) == len(a.shape(source(node)))
@@ -57,6 +72,12 @@ class Linked(Rule):
     def values(self, node: fx.Node, flow: "Flow", a: "Analysis") -> Tensor:
         """The constants of the output."""
         return flow.constant
+
+
+def alike(one: fx.Node, node: fx.Node, a: "Analysis") -> Link:
+    """A link one for one."""
+    numbers = np.arange(a.flows[node].width)
+    return one, numbers, numbers
 
 
 def source(node: fx.Node) -> fx.Node:

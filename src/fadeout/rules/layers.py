@@ -3,14 +3,15 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 
-from fadeout.rules.base import Linked, Rule, source
+from fadeout.rules.base import Link, Linked, Rule, source
 
 if TYPE_CHECKING:
-    from fadeout.compact import Surgery
     from fadeout.graph import Analysis, Flow
+    from fadeout.surgery import Surgery
 
 
 class Weighted(Rule):
@@ -70,6 +71,13 @@ class Weighted(Rule):
         )
         s.slice(node, "bias", (outputs,))
         self.resize(module, len(inputs), len(outputs), len(left))
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        """Only channels that are filtered each for itself belong to those that come out."""
+        shape = self.parts(a.network.module(node)).shape
+        groups = self.groups(a.network.module(node))
+        numbers = np.arange(shape[0])
+        return [(source(node), numbers // (shape[0] // groups), numbers)] if shape[1] == 1 else []
 
     # What the kinds of layers differ in
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.rules.base import Linked, Rule, argument, call_with, module_of, name_of, source
+from fadeout.rules.base import Link, Linked, Rule, alike, argument, call_with, module_of, name_of, source
+from fadeout.rules.places import fills_in
 
 if TYPE_CHECKING:
-    from fadeout.compact import Surgery
     from fadeout.graph import Analysis, Flow, Network
+    from fadeout.surgery import Surgery
 
 
 class Elementwise(Linked):
@@ -112,6 +113,8 @@ class Arithmetic(Rule):
     need not keep the same channels. With ``couple`` they do.
     """
 
+    takes_constants = True
+
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         sides = self._sides(node, a)
         if sides is None:
@@ -135,7 +138,7 @@ class Arithmetic(Rule):
             if all(one is not side for side, _ in sides):
                 a.need_all(one)
         for side, side_flow in sides:
-            if a.couple or len(sides) == 1:
+            if a.couple or len(sides) == 1 or fills_in(side, a):
                 a.tie(side, node)
             else:
                 a.grow(side, flow.needed & side_flow.constant.isnan())
@@ -146,6 +149,9 @@ class Arithmetic(Rule):
         if sides is not None and node in s.analysis.flows:
             for side, _ in sides:
                 s.place(side, node)
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        return [alike(side, node, a) for side, _ in self._sides(node, a) or []]
 
     def _operands(self, node: fx.Node) -> list:
         return [argument(node, 0, "input"), argument(node, 1, "other")]

@@ -4,14 +4,15 @@ import math
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.rules.base import Linked, Rule, argument, call_with, module_of, name_of, source
+from fadeout.rules.base import Link, Linked, Rule, alike, argument, call_with, module_of, name_of, source
 
 if TYPE_CHECKING:
-    from fadeout.compact import Surgery
     from fadeout.graph import Analysis, Flow
+    from fadeout.surgery import Surgery
 
 
 class Regrouped(Rule):
@@ -43,6 +44,15 @@ class Regrouped(Rule):
         a.grow(node, before.needed.repeat_interleave(spread).view(-1, gathered).any(1))
         a.grow(source(node), after.needed.repeat_interleave(gathered).view(-1, spread).any(1))
         return None
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        flow = a.flows.get(source(node))
+        found = None if flow is None else self.factor(node, flow, a)
+        if flow is None or found is None:
+            return []
+        _, spread, gathered = found
+        numbers = np.arange(flow.width * spread)
+        return [(source(node), numbers // spread, numbers // gathered)]
 
 
 class Shuffled(Regrouped):
@@ -149,6 +159,14 @@ class Concatenated(Rule):
         a.grow(node, torch.cat(stays))
         return None
 
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        found, first = [], 0
+        for part in self._parts(node):
+            numbers = np.arange(a.shape(part)[a.flows[node].axis])
+            found.append((part, numbers, first + numbers))
+            first += len(numbers)
+        return found
+
     def _parts(self, node: fx.Node) -> list[fx.Node]:
         return list(argument(node, 0, "tensors"))
 
@@ -205,6 +223,12 @@ class Item(Linked):
         needed[piece] = a.flows[node].needed
         a.grow(whole, needed)
         return None
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        piece = self._piece(node, a)
+        if piece is None:
+            return super().links(node, a)
+        return [(source(source(node)), piece.numpy(), np.arange(len(piece)))]
 
     def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
         index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
@@ -288,6 +312,9 @@ class ExpandedAs(Linked):
         for one in node.all_input_nodes:
             a.tie(one, node)
 
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        return [alike(one, node, a) for one in node.all_input_nodes]
+
 
 class Attention(Rule):
     """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go."""
@@ -309,6 +336,9 @@ class Attention(Rule):
         if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
             a.need_all(node)
         return None
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        return [alike(one, node, a) for one in self._inputs(node)]
 
     def _inputs(self, node: fx.Node) -> list[fx.Node]:
         return [argument(node, place, name) for place, name in enumerate(("query", "key", "value"))]

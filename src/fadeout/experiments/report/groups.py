@@ -36,8 +36,10 @@ def _change(record: Record) -> float | None:
 
 
 def _seconds(record: Record) -> float | None:
-    epochs, seconds = record["run"].get("epochs"), record.get("seconds")
-    return None if not epochs or seconds is None else seconds / epochs
+    run, seconds = record["run"], record.get("seconds")
+    epochs = (run.get("epochs") or 0) * (run.get("epochs_scale") or 1.0)
+    # An epoch that was cut says nothing of a whole one.
+    return None if not epochs or seconds is None or run.get("steps") is not None else seconds / epochs
 
 
 METRICS: dict[str, Callable[[Record], float | None]] = {

@@ -58,7 +58,7 @@ def _scale(metric: str, values: Sequence[float]) -> Normalize:
 
 def _map(cells: Cells, values: dict, metric: str, scale: Normalize, salt: str, *, failures: bool) -> str:
     lows, highs = axes_of(cells)
-    size = (max(3.2, 1.1 + 0.62 * len(highs)), 0.9 + 0.4 * len(lows))
+    size = (max(4.2, 1.1 + 0.62 * len(highs)), 0.9 + 0.4 * len(lows))
 
     def draw(axes: Axes) -> None:
         colours: Colormap = colormaps[_MAPS[metric]]

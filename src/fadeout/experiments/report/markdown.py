@@ -46,7 +46,7 @@ def _table(here: Sequence[Group]) -> str:
         if words.mark(group):
             texts[0] += f" (**{words.mark(group)}**)"
         rows.append(texts)
-    return _grid(whole.columns, rows)
+    return _grid([_text(title) for title in whole.columns], rows)
 
 
 def _matrices(cells: Cells) -> list[str]:

@@ -72,11 +72,11 @@ def points(
     )
 
 
-def bars(estimates: Sequence[Estimate]) -> list[list[float]]:
-    """The standard deviations, below and above, but not beyond 100 %."""
+def bars(estimates: Sequence[Estimate], *, limited: bool = True) -> list[list[float]]:
+    """The standard deviations, below and above, but not beyond 100 % if that is the limit."""
     spreads = [e.deviation if e.deviation and math.isfinite(e.deviation) else 0.0 for e in estimates]
     above = [min(d, max(100 - e.mean, 0.0)) for d, e in zip(spreads, estimates, strict=True)]
-    return [spreads, above]
+    return [spreads, above if limited else spreads]
 
 
 def accuracies(axes: Axes, values: Sequence[float], axis: str) -> None:

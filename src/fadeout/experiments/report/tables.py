@@ -59,13 +59,13 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Group], Cell]
         ("a_min", lambda group: Cell(words.strength(group.a_min), group.a_min), False),
         ("a_max", lambda group: Cell(words.strength(group.a_max), group.a_max), False),
         ("seeds", _seeds, False),
+        *(_compared("seconds an epoch", "seconds") if shown["seconds"] else []),
         *_compared("after"),
         *_compared("change"),
         ("before", lambda group: _ours(group, "before"), False),
         *(_compared("top-5", "top5") if shown["top5"] else []),
         *(_compared("operations left, %", "operations") if shown["operations"] else []),
         *_compared(_LEFT, "parameters"),
-        *(_compared("seconds an epoch", "seconds") if shown["seconds"] else []),
         *(
             (f"{metric.replace('_', ' ')}, paper", partial(_paper, metric=metric), False)
             for metric in published

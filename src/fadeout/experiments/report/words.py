@@ -15,7 +15,13 @@ _FRACTIONS = {
     0.02: "a fiftieth of the length",
     0.01: "a hundredth of the length",
 }
-_NETWORKS = {"gcn": "GCN", "lenet5": "LeNet-5", "mobilenetv2": "MobileNetV2", "vit": "ViT"}
+_NETWORKS = {
+    "densenet40": "DenseNet-40",
+    "gcn": "GCN",
+    "lenet5": "LeNet-5",
+    "mobilenetv2": "MobileNetV2",
+    "vit": "ViT",
+}
 _DATA = {
     "cora": "Cora",
     "mnist": "MNIST",

@@ -1,0 +1,40 @@
+"""How a network was cut, as plain data."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx, nn
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which channels each value of a network kept: plain data, from which the surgery can be done again."""
+
+    inputs: list[dict[str, Any]]
+    """Shape and dtype of the example."""
+    kept: dict[str, list[int]]
+    """By the name of the value in the graph, the channels that stay, where some go."""
+    constants: dict[str, dict[str, float]]
+    """The constants other than zero that stand in for channels, by value and channel."""
+    biases: list[str]
+    """Modules that were given a bias, to fold constants into."""
+    keep_forward: bool
+    couple: bool
+    was: dict[str, list[int]] = field(default_factory=dict)
+    """For the reader: by the names they have now, the shapes that tensors had before they were cut."""
+    parameters: int = 0
+    """For the reader: how many parameters the network had before."""
+
+
+def plans_of(module: nn.Module) -> list[Plan]:
+    """How a compact module came to be, from the user's own constructor on."""
+    return list((module.meta if isinstance(module, fx.GraphModule) else module.__dict__).get(_PLANS, []))
+
+
+def set_plans(module: nn.Module, plans: list[Plan]) -> None:
+    """Note how a module came to be."""
+    # a GraphModule is copied with its meta, but not with other attributes
+    (module.meta if isinstance(module, fx.GraphModule) else module.__dict__)[_PLANS] = plans
+
+
+_PLANS = "fadeout_plans"

@@ -1,0 +1,110 @@
+"""A program for test_kills.py: runs that are killed (SIGKILL) at random moments, and the same undisturbed.
+
+Importing torch takes seconds, so that this process does it once, and each attempt at a run is a fork of it.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from fadeout.data import digits
+from fadeout.experiments import execute as module
+from fadeout.experiments import folder as files
+from fadeout.experiments.run import Run
+
+SMALL = {"steps": 6, "epochs": 2, "fine_tune": 1, "last_fine_tune": 1}
+RUNS = [
+    Run(method="han", rounds=2, sparsity=0.8, **SMALL),
+    Run(method="liu", structure="channels", sparsity=0.6, learning_rates="cosine", **SMALL),
+    Run(method="auto", soft=True, extra_epochs=1, optimizer="adam", lr=0.01, **SMALL),
+    Run(method="gmp", structure="channels", sparsity=0.6, seed=1, **SMALL),
+    Run(method="rewinding", evaluate_every=3, seed=1, **SMALL),
+]
+KILLS, EACH = 20, 7
+
+
+def child(run, results, prepare=lambda: None):
+    """Carry out a run, or what is left of it, in a fork; returns its number."""
+    number = os.fork()
+    if number:
+        return number
+    code = 1
+    try:
+        prepare()
+        module.execute(run, results, checkpoint_every=0)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def finish(run, results):
+    assert os.waitpid(child(run, results), 0)[1] == 0, run
+
+
+def kill_at_random(run, results, seconds):
+    """True if it was killed before its end."""
+    number = child(run, results)
+    time.sleep(random.uniform(0, seconds))
+    os.kill(number, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(number, 0)[1])
+
+
+def kill_at_a_write(run, results, count, moment):
+    """Let a run die at its write number ``count``: before, in the middle, before the move, or after."""
+    calls = 0
+    real, replace = files.write_atomically, Path.replace
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(path, fill):
+        nonlocal calls
+        calls += 1
+        if calls != count:
+            return real(path, fill)
+        if moment == "before":
+            die()
+        if moment == "moving":
+            Path.replace = lambda *paths: die()
+        real(path, fill if moment != "middle" else lambda temporary: half(temporary, fill))
+        die()
+
+    def half(temporary, fill):
+        fill(temporary)
+        os.truncate(temporary, temporary.stat().st_size // 2)
+        die()
+
+    def prepare():
+        files.write_atomically = module.write_atomically = write
+
+    died = os.WIFSIGNALED(os.waitpid(child(run, results, prepare), 0)[1])
+    assert Path.replace is replace
+    return died
+
+
+def main(whole, broken):
+    random.seed(0)
+    torch.set_num_threads(1)
+    digits()  # what it imports is there for all
+    done = {"random": 0, "before": 0, "middle": 0, "moving": 0, "after": 0}
+    for run in RUNS:
+        start = time.monotonic()
+        finish(run, whole)
+        seconds = time.monotonic() - start
+        for moment in ("before", "middle", "moving", "after"):
+            done[moment] += kill_at_a_write(run, broken, random.randint(1, 12), moment)
+        for _ in range(EACH):
+            if done["random"] < KILLS:
+                done["random"] += kill_at_random(run, broken, seconds / 3)
+        finish(run, broken)
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
