@@ -1,13 +1,14 @@
 """Passes over weights, in pieces, so that nothing as large as the weights is made.
 
-Each pass exists twice: in plain PyTorch, which runs everywhere, and compiled (``torch.compile``), which reads
-the weights once where the plain one reads them several times. Both give the same answers. A *row* is a tensor in
-the order of its memory, a *key* what its elements are ranked by.
+Each pass exists twice: in plain PyTorch, which runs everywhere, and compiled (``torch.compile``), which
+reads the weights once where the plain one reads them several times. Both give the same answers. A *row* is
+a tensor in the order of its memory, a *key* what its elements are ranked by.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -124,7 +125,7 @@ class Passes:
             facts.append(torch.stack([lower.count_nonzero().double(), number.double(), key.amax().double()]))
             if cpu and most >= 0:
                 most -= int(number)
-                own.append(_nonzero(inside).add_(start) if number and most >= 0 else _NONE)
+                own.append(_nonzero(inside).add_(start) if number and most >= 0 else NONE)
             start += len(key)
         together = torch.stack(facts)
         fact = torch.cat([together[:, :2].sum(0), together[:, 2].amax().view(1)])
@@ -133,7 +134,7 @@ class Passes:
     def _collect(self, row: Tensor, low: float, high: float, number: int) -> Tensor:
         """The positions of so many keys: their number is known, so the device need not be waited for."""
         if not number:
-            return _NONE.to(row.device)
+            return NONE.to(row.device)
         key = self._key(row)
         inside = (key >= low) & (key <= high if high == torch.inf else key < high)
         return torch.nonzero_static(inside, size=number).squeeze(1)
@@ -154,10 +155,10 @@ class CompiledPasses(Passes):
         if length < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
             return super()._probe(row, low, high, most)
         bounds = torch.tensor([low, high], dtype=row.dtype, device=row.device)
-        lower, upper, peak = _blocks(row[:length].view(-1, _BLOCK), bounds)
+        lower, upper, peak = _compiled(_blocks)(row[:length].view(-1, _BLOCK), bounds)
         number = (upper - lower).double().sum()
         fact = torch.stack([lower.double().sum(), number, peak.amax().double()])
-        rest, last = super()._probe(row[length:], low, high, most) if length < len(row) else (None, _NONE)
+        rest, last = super()._probe(row[length:], low, high, most) if length < len(row) else (None, NONE)
         if rest is not None:
             fact = torch.cat([fact[:2] + rest[:2], torch.maximum(fact[2], rest[2]).view(1)])
         if row.device.type != "cpu" or fact[1] > most:
@@ -172,7 +173,7 @@ class CompiledPasses(Passes):
         if len(row) < _WORTH or not row.is_contiguous():
             return super().shrink(row, threshold, factor)
         tiny = min(torch.finfo(row.dtype).tiny, threshold)
-        _shrink(row, torch.tensor([threshold, factor, tiny], dtype=row.dtype, device=row.device))
+        _compiled(_shrink)(row, torch.tensor([threshold, factor, tiny], dtype=row.dtype, device=row.device))
         return None
 
 
@@ -192,10 +193,9 @@ def passes(magnitude: bool, wide: torch.dtype, work: float, compile: bool | None
         compiled.probe([row], 0.5, 1.5, 0)
         compiled.shrink(row, 0.5, 0.5)
     except Exception as error:  # whatever the compiler lacks, training goes on without it
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        warnings.warn(
-            f"torch.compile does not work here ({reason}): the pruner runs without it", stacklevel=2
-        )
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        notice = f"torch.compile does not work here ({reason}): the pruner runs without it, more slowly"
+        warnings.warn(notice, stacklevel=2)
         return Passes(magnitude, wide)
     return compiled
 
@@ -208,10 +208,15 @@ def pieces(row: Tensor) -> tuple[Tensor, ...]:
 _BLOCK = 256  # keys whose counts the compiled pass gives together
 _WORTH = 1 << 16  # shorter rows are not worth a call of compiled code
 _PAYS = 2e10  # weights times steps from which the time to compile is won back (benchmarks/step_cost.py)
-_NONE = torch.empty(0, dtype=torch.int64)
+NONE = torch.empty(0, dtype=torch.int64)
 
 
-@torch.compile(dynamic=True)
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled at its first use: to import the compiler takes seconds."""
+    return torch.compile(function, dynamic=True)
+
+
 def _blocks(rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     size = rows.abs()
     lower = torch.where(size < bounds[0], 1.0, 0.0).sum(1)  # sums of floats are vectorised, counts are not
@@ -219,7 +224,6 @@ def _blocks(rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return lower, upper, size.amax(1)
 
 
-@torch.compile(dynamic=True)
 def _shrink(row: Tensor, numbers: Tensor) -> None:
     threshold, factor, tiny = numbers.unbind()
     shrunk = torch.where(row.abs() < threshold, row * factor, row)
@@ -229,6 +233,12 @@ def _shrink(row: Tensor, numbers: Tensor) -> None:
 def _peak(table: list[list[float]]) -> float:
     peaks = [fact[2] for fact in table]
     return torch.nan if any(peak != peak for peak in peaks) else max(peaks)
+
+
+def after(number: float, dtype: torch.dtype = torch.float32) -> float:
+    """The next larger number of a dtype."""
+    this = torch.tensor(number, dtype=dtype)
+    return float(torch.nextafter(this, torch.full_like(this, torch.inf)))
 
 
 def _before(number: float, dtype: torch.dtype) -> float:

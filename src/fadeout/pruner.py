@@ -17,7 +17,8 @@ from fadeout.hooks import StepHooks, gradient_scale
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.schedules import Schedule, as_schedule
-from fadeout.structures import Elements
+from fadeout.structures import BoundElements, Elements
+from fadeout.targets import Marked, Target
 
 _VERSION = 1
 
@@ -52,6 +53,12 @@ class Pruner(ABC):
         self._bound = self.structure.bind(model, self._optimizers, prunable)
         self._bound.check(self._final_sparsity)
         self.parameters = self._bound.parameters
+        # Single weights by their magnitude, the usual case, need neither scores nor masks.
+        self._quick = (
+            self._bound if type(self._bound) is BoundElements and criterion is criteria.magnitude else None
+        )
+        if self._quick:
+            self._quick.steps = self.steps
         self._step = 0
         self._kept_scores: dict[str, Tensor] = {}
         self._hooks: StepHooks | None = None
@@ -232,8 +239,22 @@ class Pruner(ABC):
         return {name: owner[id(parameter)] for name, parameter in self.parameters.items()}
 
     def _targeted(self) -> dict[str, Tensor]:
-        """The weights that are targeted at this step."""
+        """Masks of the weights that are targeted at this step."""
         return self._bound.select(self._scores(), self.sparsity_now)
+
+    def _targets(self) -> Mapping[str, Target]:
+        """The weights that are targeted at this step; raises where one is not finite."""
+        if self._quick is None:
+            self._check_finite()
+            return {name: Marked(mask) for name, mask in self._targeted().items()}
+        try:
+            targets = self._quick.below(self.sparsity_now)
+        except FloatingPointError:
+            self._check_finite()
+            raise
+        if any(math.isinf(target.lowest.threshold) for target in targets.values()):
+            self._check_finite()  # there was nothing to look for, so nothing was seen
+        return targets
 
     def _scores(self) -> dict[str, Tensor]:
         if self._needs_gradient:

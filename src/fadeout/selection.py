@@ -1,9 +1,9 @@
 """The exact k lowest scores over many tensors.
 
-The k-th lowest score is sought as a number: counts of the scores below a few cuts, each taken in one pass over
-all of them, narrow a bracket down until few scores are in it; these are collected and sorted. From one step of a
-training to the next that number moves little, so a :class:`Finder` begins with cuts around the last one, and
-a single pass is enough. Nothing as large as the scores is ever made.
+The k-th lowest score is sought as a number. Counts of the scores below a few cuts, taken in one pass over
+all of them, narrow a bracket down until few scores are in it; these are collected, and the threshold is one of
+them. From one step of a training to the next it moves little, so a :class:`Finder` looks first around the last
+one, and then a single pass is enough. Nothing as large as the scores is ever made.
 """
 
 import struct
@@ -110,8 +110,11 @@ class Finder:
         bracket = _Bracket([kernels.flat(t.detach()) for t in tensors], k, self.passes(wide))
         if self._centre is not None:
             bracket.look(self._centre - self._reach, self._centre + self._reach)
-        found = bracket.probe if bracket.probe and bracket.holds else bracket.narrow()
-        return self._finish(tensors, bracket, found)
+        if not bracket.holds:
+            bracket.narrow()
+        if bracket.probe is None:
+            return Lowest(_number(bracket.low, wide), self.magnitude)
+        return self._finish(tensors, bracket, bracket.probe)
 
     def _finish(self, tensors: Sequence[Tensor], bracket: "_Bracket", found: Probe) -> Lowest:
         """The threshold among the few that are left, and which of those equal to it are chosen."""
@@ -157,7 +160,7 @@ class _Bracket:
         found = self.probe
         return found is not None and found.values is not None and self._around(found)
 
-    def look(self, low: int, high: int) -> Probe:
+    def look(self, low: int, high: int) -> None:
         """Probe a part of it, and learn from that where the threshold is."""
         low, high = max(low, self.low), min(high, self.high)
         ends = _number(low, self.passes.wide), _number(high, self.passes.wide)
@@ -170,10 +173,12 @@ class _Bracket:
             self.high, self.upto = low, found.below
         else:
             self.low, self.below = high, found.below + found.inside
-        return found
 
-    def narrow(self) -> Probe:
-        """Count below a few numbers at a time, until few are between two of them, then collect these."""
+    def narrow(self) -> None:
+        """Count below a few numbers at a time, until few are between two of them, then collect these.
+
+        There is nothing to collect where only equal numbers are left, and all of them are chosen.
+        """
         while self.upto - self.below > self.most and self.high - self.low > 1:
             step = max((self.high - self.low) // (_CUTS + 1), 1)
             cuts = range(self.low + step, self.high, step)[:_CUTS]
@@ -183,8 +188,10 @@ class _Bracket:
                     self.high, self.upto = cut, count
                     break
                 self.low, self.below = cut, count
-        self.most = self.total  # equal numbers, however many, are not to be told apart
-        return self.look(self.low, self.high)
+        self.probe = None
+        if self.high - self.low > 1 or self.upto > self.k:
+            self.most = self.total  # equal numbers, however many: their positions decide
+            self.look(self.low, self.high)
 
     def _around(self, found: Probe) -> bool:
         return found.below < self.k <= found.below + found.inside

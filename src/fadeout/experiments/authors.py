@@ -33,9 +33,10 @@ class AuthorsElements(Elements):
         return _Bound(self, parameters, frozenset(n for n, p in parameters.items() if id(p) not in norms))
 
 
-@dataclass(frozen=True)
 class _Bound(BoundElements):
-    counted: frozenset[str] = frozenset()
+    def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], counted: frozenset[str]):
+        super().__init__(structure, parameters)
+        self.counted = counted
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         counted = {name: score for name, score in scores.items() if name in self.counted}

@@ -1,7 +1,7 @@
 """Selective weight decay (Tessier et al., 2022)."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from fadeout.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.pruner import Pruner
 from fadeout.schedules import Schedule
 from fadeout.structures import Elements
+from fadeout.targets import Below, Marked, Target
 
 
 class SelectiveWeightDecay(Pruner):
@@ -72,7 +73,7 @@ class SelectiveWeightDecay(Pruner):
         self._fade = Progressive() if fade is None else fade
         if not isinstance(self._fade, Fade):
             raise ValueError(f"fade is fadeout.Progressive() or fadeout.Decay(...), got {fade!r}")
-        self._chosen: dict[str, Tensor] = {}  # this step's targeted weights, from its begin to its end
+        self._chosen: Mapping[str, Target] = {}  # this step's targeted weights, from its begin to its end
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
         super().__init__(
@@ -96,8 +97,6 @@ class SelectiveWeightDecay(Pruner):
         return min(self._fade.factor(self.progress, self.steps, group) for group in groups)
 
     def begin(self) -> None:
-        if self._fade.on_gradient:
-            self._check_finite()
         super().begin()
         if self._fade.on_gradient:
             self._chosen = self._affected()
@@ -105,6 +104,9 @@ class SelectiveWeightDecay(Pruner):
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         if not self._fade.on_gradient:
             return None
+        if wants_loss:  # a closure moves the weights and comes back, and the choice is that of the first time
+            weights = self.parameters
+            self._chosen = {n: Marked(c.mask(weights[n].detach())) for n, c in self._chosen.items()}
         held = held_by([optimizer])
         groups, scale, loss = self._groups(), gradient_scale(optimizer), None
         for name, chosen in self._chosen.items():
@@ -120,28 +122,28 @@ class SelectiveWeightDecay(Pruner):
             self._warn_of_divergence(optimizer, float(groups[name]["lr"]) * dose)
             if groups[name].get("maximize", False):
                 dose = -dose  # the optimizer climbs, and the penalty is still to fall
-            targeted = torch.where(chosen, parameter.detach(), 0)
-            penalty = self._fade.gradient(targeted, dose * scale)
             if parameter.grad is None:
-                parameter.grad = penalty
-            else:
-                parameter.grad.add_(penalty)
-            if wants_loss:
-                value = self._fade.loss(targeted, dose)
-                loss = value if loss is None else loss + value.to(loss.device)
+                parameter.grad = torch.zeros_like(parameter)
+            for mask, weight, gradient in chosen.parts(parameter.detach(), parameter.grad):
+                targeted = torch.where(mask, weight, 0)
+                gradient.add_(self._fade.gradient(targeted, dose * scale))
+                if wants_loss:
+                    value = self._fade.loss(targeted, dose)
+                    loss = value if loss is None else loss + value.to(loss.device)
         return loss
 
     def end(self) -> None:
-        self._check_finite()
         if self._fade.on_gradient:
-            for name, gone in self._chosen.items():
-                _flush(self.parameters[name], gone)
+            self._check_finite()
+            for name, chosen in self._chosen.items():
+                for mask, weight in chosen.parts(self.parameters[name].detach()):
+                    _flush(weight, mask)
             self._chosen = {}
         else:
             groups = self._groups()
-            for name, gone in self._affected().items():
+            for name, chosen in self._affected().items():
                 dose = self._fade.dose(self.progress, self.steps, groups[name])
-                self._shrink(name, gone, dose)
+                self._shrink(name, chosen, dose)
         self._count()
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,24 +167,30 @@ class SelectiveWeightDecay(Pruner):
                     return f"parameter group {number} of {type(optimizer).__name__} (it holds {name!r})"
         raise AssertionError(f"no optimizer holds the group of {name!r}")
 
-    def _affected(self) -> dict[str, Tensor]:
+    def _affected(self) -> Mapping[str, Target]:
+        targets = self._targets()
         if self._fade.selective:
-            return self._targeted()
-        return {name: torch.ones_like(mask) for name, mask in self._targeted().items()}
+            return targets
+        return {n: Marked(torch.ones_like(p, dtype=torch.bool)) for n, p in self.parameters.items()}
 
-    def _shrink(self, name: str, targeted: Tensor, dose: float) -> None:
-        parameter = self.parameters[name]
-        if torch.finfo(parameter.dtype).bits < 32:
-            dose = self._representable(name, targeted, dose)
-        wide = parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32))
-        parameter.copy_(torch.where(targeted, self._fade.shrink(wide, dose), wide))
-        _flush(parameter, targeted)
+    def _shrink(self, name: str, target: Target, dose: float) -> None:
+        weight = self.parameters[name].detach()
+        if torch.finfo(weight.dtype).bits < 32:
+            dose = self._representable(name, target, dose)
+        factor = self._fade.multiplier(dose)
+        if factor is not None and isinstance(target, Below) and target.multiply(weight, factor):
+            return
+        for mask, piece in target.parts(weight):
+            wide = piece.to(torch.promote_types(piece.dtype, torch.float32))
+            piece.copy_(torch.where(mask, self._fade.shrink(wide, dose), wide))
+            _flush(piece, mask)
 
-    def _representable(self, name: str, targeted: Tensor, dose: float) -> float:
+    def _representable(self, name: str, target: Target, dose: float) -> float:
         """Save up doses that a parameter below float32 cannot represent: 0.999 w is w in bfloat16."""
         parameter = self.parameters[name]
         dose = self._fade.add(self._pending.pop(name, 0.0), dose)
-        largest = torch.where(targeted, parameter.detach(), 0).abs().amax().double()
+        sizes = [torch.where(mask, w, 0).abs().amax() for mask, w in target.parts(parameter.detach())]
+        largest = torch.stack(sizes).amax().double()
         change = largest - self._fade.shrink(largest, dose)
         if change < 8 * torch.finfo(parameter.dtype).eps * largest:
             self._pending[name] = dose
@@ -207,7 +215,6 @@ class SelectiveWeightDecay(Pruner):
         )
 
 
-def _flush(parameter: nn.Parameter, targeted: Tensor) -> None:
+def _flush(weight: Tensor, targeted: Tensor) -> None:
     """Set targeted weights among the denormal numbers, on which processors are slow, to zero."""
-    tiny = torch.finfo(parameter.dtype).tiny
-    parameter.masked_fill_(targeted & (parameter.detach().abs() < tiny), 0)
+    weight.masked_fill_(targeted & (weight.abs() < torch.finfo(weight.dtype).tiny), 0)
