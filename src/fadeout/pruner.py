@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,9 +54,8 @@ class Pruner(ABC):
         self._bound.check(self._final_sparsity)
         self.parameters = self._bound.parameters
         # Single weights by their magnitude, the usual case, need neither scores nor masks.
-        self._quick = (
-            self._bound if type(self._bound) is BoundElements and criterion is criteria.magnitude else None
-        )
+        quick = type(self._bound) is BoundElements and criterion is criteria.magnitude
+        self._quick = cast(BoundElements, self._bound) if quick else None
         if self._quick:
             self._quick.steps = self.steps
         self._step = 0

@@ -1,9 +1,9 @@
 """The exact k lowest scores over many tensors.
 
 The k-th lowest score is sought as a number. Counts of the scores below a few cuts, taken in one pass over
-all of them, narrow a bracket down until few scores are in it; these are collected, and the threshold is one of
-them. From one step of a training to the next it moves little, so a :class:`Finder` looks first around the last
-one, and then a single pass is enough. Nothing as large as the scores is ever made.
+all of them, narrow a bracket down until few scores are in it; these are collected, and the threshold is one
+of them. From one step of a training to the next it moves little, so a :class:`Finder` looks first around the
+last one, and then a single pass is enough. Nothing as large as the scores is ever made.
 """
 
 import struct

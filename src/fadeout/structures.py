@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.kernels import Passes
 from fadeout.parameters import Prunable, choose
-from fadeout.selection import Finder, Lowest, lowest
+from fadeout.selection import Finder, lowest
 from fadeout.targets import Below
 
 
