@@ -85,8 +85,8 @@ class Finder:
     def __init__(self, magnitude: bool = False, work: float = 0.0, compile: bool | None = None):
         self.magnitude, self._work, self._compile = magnitude, work, compile
         self._passes: Passes | None = None
-        self._centre: int | None = None  # the place of the last threshold among all numbers,
-        self._reach = 0  # and how far around it to look first
+        self._last = self._guess = self._reach = 0  # as places among all numbers: the last threshold, where
+        # the next one is expected, and how far around it to look
 
     def passes(self, wide: torch.dtype) -> Passes:
         """The passes that it looks with, for numbers of a dtype."""
@@ -108,13 +108,23 @@ class Finder:
             return Lowest(torch.inf if k else -torch.inf, self.magnitude, None if k else nowhere)
         wide = _wide(tensors)
         bracket = _Bracket([kernels.flat(t.detach()) for t in tensors], k, self.passes(wide))
-        if self._centre is not None:
-            bracket.look(self._centre - self._reach, self._centre + self._reach)
+        if self._reach:
+            bracket.look(self._guess - self._reach, self._guess + self._reach)
         if not bracket.holds:
-            bracket.narrow()
+            bracket.narrow(self._reach)
         if bracket.probe is None:
             return Lowest(_number(bracket.low, wide), self.magnitude)
         return self._finish(tensors, bracket, bracket.probe)
+
+    def _learn(self, place: int, bracket: "_Bracket") -> None:
+        """Expect the threshold to move on as it did; look so far that few are inside, and it still is."""
+        error, moved = abs(place - self._guess), place - self._last
+        few = max(256, bracket.total // 4096)
+        width = bracket.width * few // max(bracket.inside, 1)
+        self._guess = place + moved if self._reach else place
+        self._reach = max(width // 2, 2 * error if self._reach else 0, 1)
+        self._reach = min(self._reach, max(bracket.width * bracket.most // max(4 * bracket.inside, 1), 1))
+        self._last = place
 
     def _finish(self, tensors: Sequence[Tensor], bracket: "_Bracket", found: Probe) -> Lowest:
         """The threshold among the few that are left, and which of those equal to it are chosen."""
@@ -123,23 +133,10 @@ class Finder:
         threshold = found.values.kthvalue(rank).values
         facts = [threshold.double(), (found.values < threshold).sum(), (found.values == threshold).sum()]
         number, lower, equal = torch.stack(facts).tolist()
-        self._learn(_place(number, bracket.passes.wide), found.inside, bracket.total)
+        self._learn(_place(number, bracket.passes.wide), bracket)
         if rank - lower == equal:
             return Lowest(number, self.magnitude)
         return Lowest(number, self.magnitude, _first(tensors, found, threshold, int(rank - lower)))
-
-    def _learn(self, place: int, inside: int, total: int) -> None:
-        """Aim for a bracket that holds few, and still the next threshold."""
-        if self._centre is None:
-            self._reach = 1 << 12
-        elif abs(place - self._centre) >= self._reach:
-            self._reach *= 8
-        elif inside < max(256, total // 4096):
-            self._reach *= 2
-        elif inside > max(1024, total // 1024):
-            self._reach = max(self._reach // 2, 1)
-        self._reach = min(self._reach, 1 << 28)
-        self._centre = place
 
 
 class _Bracket:
@@ -155,10 +152,20 @@ class _Bracket:
         self.probe: Probe | None = None
 
     @property
+    def width(self) -> int:
+        """Of the bracket, in numbers."""
+        return self.high - self.low
+
+    @property
+    def inside(self) -> int:
+        """How many are in the bracket."""
+        return self.upto - self.below
+
+    @property
     def holds(self) -> bool:
         """Whether the last probe holds the threshold, and all that is near it."""
         found = self.probe
-        return found is not None and found.values is not None and self._around(found)
+        return found is not None and found.values is not None and self.around(found)
 
     def look(self, low: int, high: int) -> None:
         """Probe a part of it, and learn from that where the threshold is."""
@@ -167,33 +174,46 @@ class _Bracket:
         found = self.probe = self.passes.probe(self.rows, *ends, self.most)
         if found.peak != found.peak or (self.passes.magnitude and found.peak == torch.inf):
             raise FloatingPointError("a number is not finite")
-        if self._around(found):
+        if self.around(found):
             self.low, self.below, self.high, self.upto = low, found.below, high, found.below + found.inside
         elif self.k <= found.below:
             self.high, self.upto = low, found.below
         else:
             self.low, self.below = high, found.below + found.inside
 
-    def narrow(self) -> None:
+    def narrow(self, reach: int) -> None:
         """Count below a few numbers at a time, until few are between two of them, then collect these.
 
         There is nothing to collect where only equal numbers are left, and all of them are chosen.
+
+        Args:
+            reach: how far a probe looked that did not hold the threshold; the first counts are taken further
+                and further away from there.
         """
-        while self.upto - self.below > self.most and self.high - self.low > 1:
-            step = max((self.high - self.low) // (_CUTS + 1), 1)
-            cuts = range(self.low + step, self.high, step)[:_CUTS]
+        ladder = [reach * 8**rung for rung in range(1, _CUTS + 1)] if reach else []
+        cuts = [self.low + rung for rung in ladder] if self.below else [self.high - r for r in ladder[::-1]]
+        few = self.most
+        while self.inside > few and self.width > 1:
+            cuts = [cut for cut in cuts if self.low < cut < self.high] or self._even()
             counts = self.passes.count(self.rows, [_number(cut, self.passes.wide) for cut in cuts])
             for cut, count in zip(cuts, counts, strict=True):
                 if count >= self.k:
                     self.high, self.upto = cut, count
                     break
                 self.low, self.below = cut, count
+            cuts = []
         self.probe = None
-        if self.high - self.low > 1 or self.upto > self.k:
+        if self.width > 1 or self.upto > self.k:
             self.most = self.total  # equal numbers, however many: their positions decide
             self.look(self.low, self.high)
+            self.most = few
 
-    def _around(self, found: Probe) -> bool:
+    def _even(self) -> list[int]:
+        step = max(self.width // (_CUTS + 1), 1)
+        return list(range(self.low + step, self.high, step)[:_CUTS])
+
+    def around(self, found: Probe) -> bool:
+        """Whether the threshold is where a probe looked."""
         return found.below < self.k <= found.below + found.inside
 
 
