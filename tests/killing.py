@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+import fadeout
 from fadeout.data import digits
 from fadeout.experiments import execute as module
 from fadeout.experiments import folder as files
@@ -88,10 +89,21 @@ def kill_at_a_write(run, results, count, moment):
     return died
 
 
+def warm_up():
+    """What torch imports when it is first used takes longer than a run: here, once, for all forks."""
+    model = RUNS[0].build_model(10)
+    optimizer = RUNS[0].build_optimizer(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    example = digits().example
+    fadeout.measure(fadeout.compact(model, example), example)
+
+
 def main(whole, broken):
     random.seed(0)
     torch.set_num_threads(1)
-    digits()  # what it imports is there for all
+    warm_up()
     done = {"random": 0, "before": 0, "middle": 0, "moving": 0, "after": 0}
     for run in RUNS:
         start = time.monotonic()
