@@ -128,7 +128,7 @@ def test_records_are_collected_beside_older_ones(tmp_path):
 # Workers that die -----------------------------------------------------------------------------------------
 
 
-class Died(Exception):
+class DiedError(Exception):
     pass
 
 
@@ -139,7 +139,7 @@ def mortal(monkeypatch, tmp_path):
 
     class Workers(module._backend):
         def __init__(self, *given):
-            self.deaths = (Died,)
+            self.deaths, self._started = (DiedError,), None
 
         def attempt(self, tasks):
             batches.append([task[0].seed for task in tasks])
@@ -148,10 +148,10 @@ def mortal(monkeypatch, tmp_path):
                     folder = tmp_path / task[0].hash
                     folder.mkdir(exist_ok=True)
                     (folder / "config.json").write_text("{}")
-                if any(deaths.get(task[0].seed, 0) for task in two):
-                    for task in two:
-                        deaths[task[0].seed] = deaths.get(task[0].seed, 0) - 1
-                    raise Died("killed")
+                deadly = [task[0].seed for task in two if deaths.get(task[0].seed)]
+                if deadly:
+                    deaths[deadly[0]] -= 1
+                    raise DiedError("killed")
                 for task in two:
                     (tmp_path / task[0].hash / "result.json").write_text("{}")
                     yield {"hash": task[0].hash, "status": "done"}

@@ -124,7 +124,7 @@ class Execution:
         self._detach()
         if "after" not in self.figures:
             self.figures["after"], self.figures["top5"] = self._test()
-        self._save()
+            self._save()
         return self._record()
 
     # Phases -------------------------------------------------------------------------------------
