@@ -129,10 +129,10 @@ def reproduce(
         dry: only say what would be done.
     """
     known("experiment", experiment, EXPERIMENTS)
-    runs = [replace(r, epochs_scale=epochs_scale, steps=steps) for r in EXPERIMENTS[experiment].runs()]
-    runs = [one for one in runs if all(_meets(one, condition) for condition in only)]
+    every = [replace(r, epochs_scale=epochs_scale, steps=steps) for r in EXPERIMENTS[experiment].runs()]
+    runs = [one for one in every if all(_meets(one, condition) for condition in only)]
     if not runs:
-        raise ValueError(f"no run of {experiment} meets {' and '.join(only)}")
+        raise ValueError(f"no run of {experiment} meets {' and '.join(only)}; {_choices(every, only)}")
     done = sum((results / one.hash / "result.json").exists() for one in runs)
     print(f"{experiment}: {len(runs)} runs, {done} of them finished", flush=True)
     if dry:
@@ -207,6 +207,13 @@ def _meets(one: Run, condition: str) -> bool:
         except ValueError:
             raise ValueError(f"--only {name}= takes a number, got {value!r}") from None
     return value == str(found)
+
+
+def _choices(runs: list[Run], conditions: tuple[str, ...]) -> str:
+    """What the fields named in conditions are."""
+    names = dict.fromkeys(condition.partition("=")[0] for condition in conditions)
+    values = {name: dict.fromkeys(str(getattr(one, name)) for one in runs) for name in names}
+    return "; ".join(f"{name} is {' or '.join(found)}" for name, found in values.items())
 
 
 def _described(name: str) -> str:

@@ -21,7 +21,7 @@ from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import one_shot
 from fadeout.methods.recipes import Phase
-from fadeout.parameters import unwrap
+from fadeout.parameters import has_two_dimensions, unwrap
 from fadeout.train import LEARNING_RATES, Step, evaluate, train
 
 _TEST_BATCH = 1000
@@ -96,6 +96,8 @@ class Execution:
         self.model = run.build_model(self.data.num_classes).to(device)
         self.network: Any = torch.compile(self.model) if run.compile else self.model
         self.structure = run.build_structure(_moved(self.data.example, device))
+        if run.method != "dense":  # a target out of reach is said now, not after the training
+            self.structure.bind(self.model, None, has_two_dimensions).check(run.sparsity)
         self.optimizer = run.build_optimizer(self.model)
         self.scheduler: Any = None
         self.pruner: Any = NoPruning()
@@ -123,7 +125,7 @@ class Execution:
         self._detach()
         if "after" not in self.figures:
             self.figures["after"], self.figures["top5"] = self._test()
-        self._save()
+            self._save()
         return self._record()
 
     # Phases -------------------------------------------------------------------------------------
