@@ -150,6 +150,8 @@ def _attempt_apart(
     try:
         return _attempt(run, results, again, {**options, "watch": watch})
     except Stopped:
+        if parent is not None and os.getppid() != parent:
+            os._exit(1)  # nobody listens
         return {"hash": run.hash, "status": "stopped"}
 
 
