@@ -144,6 +144,7 @@ def reproduce(
     count = iter(range(1, len(runs) + 1))
 
     def on_done(record: dict[str, Any]) -> None:
+        collect(experiment, [record], results)  # at once, so that a sweep that is stopped can be reported
         print(f"{next(count)}/{len(runs)}  {_outcome(record)}", flush=True)
 
     records = sweep(
