@@ -124,16 +124,17 @@ def test_a_signal_says_where_the_state_is(fadeout, monkeypatch, number):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_process(tmp_path, number):
-    command = [sys.executable, "-m", "fadeout", "run", "digits", "--epochs", "100000"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        while not list(tmp_path.glob("runs/*/metrics.jsonl")):
+    command = [sys.executable, "-m", "fadeout", "run", "digits", "--epochs", "100000", "--results", tmp_path]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.glob("*/metrics.jsonl")):
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(number)
         complaint = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "its state is in runs/" in complaint
-    assert list(tmp_path.glob("runs/*/checkpoint"))
+    (folder,) = tmp_path.iterdir()
+    assert f"stopped; its state is in {folder}, and the same command goes on" in complaint
+    assert (folder / "checkpoint").exists()
 
 
 def test_the_command_line_and_the_catalogue_name_the_same_run(monkeypatch):
