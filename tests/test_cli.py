@@ -46,8 +46,8 @@ def test_help_of_a_command_lists_its_options(run):
 
 def test_an_unknown_command_gets_the_nearest(run):
     assert run("dmeo") == (2, "", "fadeout: no command 'dmeo'; did you mean demo?\n")
-    wanted = "there is demo, inspect, compact, export, data, list, run, reproduce"
-    assert run("xyz") == (2, "", f"fadeout: no command 'xyz'; {wanted}\n")
+    names = "demo, inspect, compact, export, data, list, run, reproduce, report"
+    assert run("xyz") == (2, "", f"fadeout: no command 'xyz'; there is {names}\n")
 
 
 @pytest.mark.parametrize(
