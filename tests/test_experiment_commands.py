@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,6 +163,15 @@ def test_reproduce_goes_on_after_a_failure_and_says_so(fadeout, experiment, tmp_
     again = fadeout("reproduce", "small", "--jobs", "1", "--steps", "2", "--only", "structure=elements")
     assert again[0] == 0
     assert again[1].startswith("small: 2 runs, 2 of them finished\n")
+    # the collected records alone are enough to go on from, without the folders of the runs
+    for record in records:
+        shutil.rmtree(tmp_path / "runs" / record["hash"])
+    again = fadeout("reproduce", "small", "--jobs", "1", "--steps", "2", "--only", "structure=elements")
+    assert again[1].splitlines() == [
+        "small: 2 runs, 2 of them finished",
+        "small: 2 done; written to runs/small.jsonl",
+    ]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["small.jsonl"]
 
 
 def test_dry_does_nothing(fadeout, experiment, tmp_path):
