@@ -134,7 +134,13 @@ def table(outcomes: list[Outcome]) -> Table:
 
 def shrunk_table(lines: list[Shrunk]) -> Table:
     """What is left where whole channels were cut out."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="channels cut out", title_justify="left")
+    grid = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title="channels cut out",
+        title_justify="left",
+    )
     grid.add_column("target")
     for heading in _SHRUNK:
         grid.add_column(heading, justify="right")
