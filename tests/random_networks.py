@@ -188,7 +188,7 @@ def pool(d: Drawing, x: int) -> int:
     adaptive = getattr(F, d.pick("adaptive_avg_pool", "adaptive_max_pool") + f"{d.rank}d")
     steps = (
         d.sized("MaxPool")(2),
-        d.sized("AvgPool")(3, stride=2, padding=1),
+        d.sized("AvgPool")(min(3, d.side(x)), stride=2, padding=1),
         d.sized("AdaptiveAvgPool")(2),
         d.sized("AdaptiveMaxPool")(2),
         Call(functional, 2),

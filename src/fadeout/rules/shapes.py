@@ -205,6 +205,8 @@ class Split(Rule):
 class Item(Linked):
     """``x[...]``: a piece of a split, a size, or a part of a tensor that leaves its channels whole."""
 
+    keeps_alike = False
+
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         piece = self._piece(node, a)
         if piece is None:
