@@ -3,16 +3,19 @@
 Importing torch takes seconds, so that this process does it once, and each attempt at a run is a fork of it.
 """
 
+import itertools
 import json
 import os
 import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+import fadeout
 from fadeout.data import digits
 from fadeout.experiments import execute as module
 from fadeout.experiments import folder as files
@@ -26,7 +29,7 @@ RUNS = [
     Run(method="gmp", structure="channels", sparsity=0.6, seed=1, **SMALL),
     Run(method="rewinding", evaluate_every=3, seed=1, **SMALL),
 ]
-KILLS, EACH = 20, 7
+KILLS = 20
 
 
 def child(run, results, prepare=lambda: None):
@@ -55,10 +58,10 @@ def kill_at_random(run, results, seconds):
     return os.WIFSIGNALED(os.waitpid(number, 0)[1])
 
 
-def kill_at_a_write(run, results, count, moment):
-    """Let a run die at its write number ``count``: before, in the middle, before the move, or after."""
+def kill_at_a_write(run, results, chosen, moment):
+    """Let a run die at a write, by its number or name: before, in the middle, before the move, or after."""
     calls = 0
-    real, replace = files.write_atomically, Path.replace
+    real = files.write_atomically
 
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,7 +69,7 @@ def kill_at_a_write(run, results, count, moment):
     def write(path, fill):
         nonlocal calls
         calls += 1
-        if calls != count:
+        if chosen not in (calls, path.name):
             return real(path, fill)
         if moment == "before":
             die()
@@ -83,26 +86,49 @@ def kill_at_a_write(run, results, count, moment):
     def prepare():
         files.write_atomically = module.write_atomically = write
 
-    died = os.WIFSIGNALED(os.waitpid(child(run, results, prepare), 0)[1])
-    assert Path.replace is replace
-    return died
+    return os.WIFSIGNALED(os.waitpid(child(run, results, prepare), 0)[1])
+
+
+def warm_up():
+    """What torch imports when it is first used takes longer than a run: here, once, for all forks."""
+    model = RUNS[0].build_model(10)
+    optimizer = RUNS[0].build_optimizer(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    example = digits().example
+    fadeout.measure(fadeout.compact(model, example), example)
+
+
+def more_and_more(runs):
+    """The runs, then the same with other seeds, without end."""
+    for round in itertools.count():
+        yield from (replace(run, seed=run.seed + 10 * round) for run in runs)
+
+
+def ended(run, results):
+    return (Path(results) / run.hash / "result.json").exists()
 
 
 def main(whole, broken):
     random.seed(0)
     torch.set_num_threads(1)
-    digits()  # what it imports is there for all
-    done = {"random": 0, "before": 0, "middle": 0, "moving": 0, "after": 0}
-    for run in RUNS:
+    warm_up()
+    os.fsync = lambda descriptor: None  # for a power failure, which this is not; it can take long
+    done = {"random": 0, "before": 0, "middle": 0, "moving": 0, "after": 0, "result": 0}
+    for number, run in enumerate(more_and_more(RUNS), 1):
         start = time.monotonic()
         finish(run, whole)
         seconds = time.monotonic() - start
         for moment in ("before", "middle", "moving", "after"):
-            done[moment] += kill_at_a_write(run, broken, random.randint(1, 12), moment)
-        for _ in range(EACH):
-            if done["random"] < KILLS:
-                done["random"] += kill_at_random(run, broken, seconds / 3)
-        finish(run, broken)
+            done[moment] += kill_at_a_write(run, broken, random.randint(1, 4), moment)
+        while done["random"] < KILLS * number / len(RUNS) and not ended(run, broken):
+            done["random"] += kill_at_random(run, broken, seconds / 3)
+        if not ended(run, broken):
+            done["result"] += kill_at_a_write(run, broken, "result.json", random.choice(["before", "moving"]))
+            finish(run, broken)
+        if number >= len(RUNS) and done["random"] >= KILLS:
+            break
     print(json.dumps(done))
 
 

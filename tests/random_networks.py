@@ -44,6 +44,17 @@ class Attention(nn.Module):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
+class Headed(nn.Module):
+    """``nn.MultiheadAttention``, of which only the output is used."""
+
+    def __init__(self, width: int, heads: int, **arguments: Any):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, heads, **arguments)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self.inner(query, key, value)[0]
+
+
 class Program(nn.Module):
     """A list of steps: each takes values that were made before, by number, and makes one more."""
 
@@ -159,7 +170,7 @@ def activation(d: Drawing, x: int) -> int:
         F.relu,
         torch.sigmoid,
         torch.tanh,
-        torch.exp,
+        lambda v: v.clamp(max=2).exp(),  # no infinities
         F.silu,
         lambda v: v.clone(),
         lambda v: v.contiguous(),
@@ -177,7 +188,7 @@ def pool(d: Drawing, x: int) -> int:
     adaptive = getattr(F, d.pick("adaptive_avg_pool", "adaptive_max_pool") + f"{d.rank}d")
     steps = (
         d.sized("MaxPool")(2),
-        d.sized("AvgPool")(3, stride=2, padding=1),
+        d.sized("AvgPool")(min(3, d.side(x)), stride=2, padding=1),
         d.sized("AdaptiveAvgPool")(2),
         d.sized("AdaptiveMaxPool")(2),
         Call(functional, 2),
@@ -295,6 +306,25 @@ def attention(d: Drawing, x: int) -> int:
     return d.add(Attention(d.shape(x)[-1], d.pick(True, False)), x)
 
 
+def headed(d: Drawing, x: int) -> int:
+    """Over values of the same shape; keys and values may be of another width."""
+    width = d.shape(x)[-1]
+    heads = d.pick(*(h for h in (1, 2, 3) if width % h == 0))
+    other = d.pick(*d.like(x))
+    key, value = (linear(d, other), linear(d, other)) if d.pick(True, False) else (other, other)
+    step = Headed(
+        width,
+        heads,
+        kdim=d.shape(key)[-1],
+        vdim=d.shape(value)[-1],
+        bias=d.pick(True, True, False),
+        add_bias_kv=d.pick(True, False, False),
+        add_zero_attn=d.pick(True, False, False),
+        batch_first=True,
+    )
+    return d.add(step, x, key, value)
+
+
 def pooled_tokens(d: Drawing, x: int) -> int:
     return d.add(Call(lambda v: v.mean(1)), x)
 
@@ -310,11 +340,11 @@ SHARED = (activation, arithmetic, concatenation, division, again)
 BUILDERS: dict[str, tuple[Callable[[Drawing, int], int], ...]] = {
     "maps": (
         *(convolution, convolution, convolution, transposed, batch_norm, batch_norm, group_norm),
-        *(residual, pool, upsample, padding, shuffle, cropping, reduction, tokens),
+        *(residual, pool, upsample, padding, shuffle, cropping, reduction, tokens, tokens),
         *SHARED,
     ),
     "features": (linear, linear, batch_norm, layer_norm, *SHARED),
-    "tokens": (linear, linear, layer_norm, attention, pooled_tokens, *SHARED),
+    "tokens": (linear, linear, layer_norm, attention, headed, headed, pooled_tokens, *SHARED),
 }
 
 
@@ -328,8 +358,8 @@ class Case:
 
 
 @st.composite
-def cases(draw: Any, rank: int) -> Case:
-    """A network for maps of so many dimensions."""
+def cases(draw: Any, rank: int, start: Callable[[Drawing, int], int] | None = None) -> Case:
+    """A network for maps of so many dimensions; after a residual sum perhaps with a given start."""
     random = draw(st.randoms(use_true_random=True))  # of a seed that hypothesis draws
     torch.manual_seed(random.randrange(10**6))
     shape = (BATCH, random.choice((2, 4)), *[SIDE] * rank)
@@ -337,7 +367,8 @@ def cases(draw: Any, rank: int) -> Case:
     d = Drawing(random, rank, list(inputs), [])
     drops = draw(st.booleans())
     x = residual(d, convolution(d, d.pick(0, 1)))
-    for _ in range(draw(st.integers(0, 8))):
+    x = x if start is None else start(d, x)
+    for _ in range(draw(st.integers(1, 8))):
         x = d.pick(*BUILDERS[d.kind(x)], *[dropout] * drops)(d, x)
     while d.kind(x) != "features":
         x = (reduction if d.kind(x) == "maps" else pooled_tokens)(d, x)
@@ -368,6 +399,8 @@ def zero(module: nn.Module) -> None:
     def some(width: int) -> Tensor:
         return torch.rand(width) < torch.rand(()) * 0.4
 
+    if isinstance(module, nn.MultiheadAttention):
+        silence(module, some(module.num_heads))
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if weight is None or isinstance(module, nn.PReLU):
         return
@@ -378,3 +411,18 @@ def zero(module: nn.Module) -> None:
     if bias is not None and torch.rand(()) < 0.7:
         rows = rows if len(bias) == len(rows) else some(len(bias))
         bias[rows] = 0
+
+
+def silence(module: nn.MultiheadAttention, heads: Tensor) -> None:
+    """The values of these heads are zero, biases and all."""
+    rows = heads.repeat_interleave(module.head_dim)
+    whole = torch.cat([torch.zeros_like(rows), torch.zeros_like(rows), rows])
+    for parameter, gone in (
+        (module.in_proj_weight, whole),
+        (module.in_proj_bias, whole),
+        (module.v_proj_weight, rows),
+    ):
+        if parameter is not None:
+            parameter[gone] = 0
+    if module.bias_v is not None:
+        module.bias_v[..., rows] = 0

@@ -109,6 +109,7 @@ SIZES = {
 }
 INPUTS = {"lenet5": (1, 28, 28), "smallcnn": (1, 8, 8)}
 WITHOUT_NORMS = {"lenet5", "smallcnn", "vit"}
+PICTURES = [name for name in models.__all__ if name != "gcn"]  # which takes a graph, and keeps its channels
 
 
 def library(name: str) -> nn.Module:

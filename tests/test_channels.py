@@ -283,3 +283,10 @@ def test_the_whole_target_is_known_from_the_first_step():
         structure=Channels(PICTURE.double()),
     )
     assert growing.sparsity_now == pytest.approx(0.1)
+
+
+def test_graph_convolutions_keep_their_channels():
+    model, example = models.gcn(num_classes=3, width=4, features=5), (torch.rand(6, 5), torch.eye(6))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="no channel of this network can go"):
+        SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, structure=Channels(example, by="norm"))

@@ -206,7 +206,14 @@ def test_a_place_where_it_cannot_write(tmp_path, capsys, no_training):
 
 def test_control_c_leaves_nothing_behind(tmp_path):
     command = [sys.executable, "-m", "fadeout", "demo", "--quick", "--output", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell starts what runs in the background with the signal ignored, and the suite may run there
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     assert process.stdout.readline().startswith("dense")  # it is in the middle of training
     process.send_signal(signal.SIGINT)

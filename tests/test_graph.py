@@ -87,3 +87,18 @@ def test_no_layer_vanishes():
     kill(model[0], model[2], channels=ALL)
     small = check(model, {"0": [0], "2": ([0], [0]), "4": (ALL, [0])})
     assert [tuple(p.shape[:2]) for p in small.parameters() if p.dim() > 1] == [(1, 3), (1, 1), (2, 1)]
+
+
+def test_what_stays_for_its_own_sake_is_what_stays_anyway():
+    """The output is constant, yet the layers that make it stay: with the channels that others keep."""
+    model = Net(
+        lambda m, x: m.d(F.adaptive_avg_pool2d(m.a(x), 1) * m.c(m.b(m.a(x)))),
+        a=conv(3, 4),
+        b=conv(4, 3),
+        c=conv(3, 4),
+        d=conv(4, 2),
+    )
+    kill(model.a, channels=[0])
+    kill(model.d, channels=ALL)
+    small = check(model, {"a": [1, 2, 3], "b": (ALL, [1, 2, 3]), "c": [0], "d": (ALL, [0])})
+    assert shapes(small)["a.weight"] == (3, 3, 1, 1)

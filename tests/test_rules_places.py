@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from helpers import kill, outputs, places, same_outputs, shapes, size
+from helpers import Net, conv, kill, outputs, places, same_outputs, shapes, size
 from structured import Residual, library, resnet8, scatter
 from torch import fx, nn
 
@@ -200,3 +200,23 @@ def test_structured_pruning_goes_on_with_a_compact_network():
     alive = {layer.name: ~marks[layer.fading[0]].numpy() for layer in bound.layers}
     assert size(smaller) == bound._tally.left(alive)
     assert size(smaller) <= 0.5 * size(small)
+
+
+def test_a_norm_between_places_keeps_its_state():
+    """Others need more of what it reads, and the sum has more than it gives."""
+
+    def forward(m, x):
+        x = m.a(x)
+        return m.c(m.norm(x) + m.b(x))
+
+    layers = {"a": conv(3, 4), "norm": nn.BatchNorm2d(4), "b": conv(4, 4), "c": conv(4, 2)}
+    model = Net(forward, **layers).double()
+    kill(model.norm, channels=[0, 1])
+    optimizer = torch.optim.AdamW(model.parameters())
+    step(model, optimizer, 0)
+    kill(model.norm, channels=[0, 1])
+    small, carried = fadeout.compact(model, PICTURE, optimizer=optimizer)
+    assert shapes(small)["norm.0.1.weight"] == (2,)
+    mine, theirs = carried.state[small.norm[0][1].weight], optimizer.state[model.norm.weight]
+    assert torch.equal(mine["exp_avg"], theirs["exp_avg"][2:])
+    same_outputs(model, small, PICTURE)

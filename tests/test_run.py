@@ -1,7 +1,6 @@
 """What a run is: its hash, what it checks, what it builds."""
 
 import dataclasses
-import os
 
 import pytest
 import torch
@@ -164,13 +163,3 @@ def test_channels_on_imagenet_are_fine_tuned_longer():
     assert task("resnet50-imagenet", method="liu", structure="channels").last_fine_tune == 40
     assert task("resnet50-imagenet", method="liu", structure="channels", last_fine_tune=3).last_fine_tune == 3
     assert task("resnet50-imagenet", method="han").last_fine_tune == 15
-
-
-def test_the_data_are_the_users(monkeypatch):
-    if not os.environ.get("FADEOUT_DATA"):
-        pytest.skip("set FADEOUT_DATA to the folder that holds cora/cora.content")
-    graph = Run(data="cora", model="gcn").build_data()
-    assert graph.num_classes == 7
-    assert [part.sum().item() for part in (graph._only(graph.train) >= 0, graph._only(graph.test) >= 0)] == [
-        *(140, 1000),
-    ]

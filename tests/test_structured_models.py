@@ -3,16 +3,16 @@
 import pytest
 import torch
 from helpers import same_outputs, size
-from structured import INPUTS, WITHOUT_NORMS, bind, check_target, library, most, without
+from structured import INPUTS, PICTURES, WITHOUT_NORMS, bind, check_target, library, most, without
 
 import fadeout
-from fadeout import Channels, models
+from fadeout import Channels
 
 UNREACHABLE = {"vit"}  # the residual stream stays
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", models.__all__)
+@pytest.mark.parametrize("name", PICTURES)
 def test_targets_outputs_and_files(name, tmp_path):
     model, example = library(name), torch.randn(2, *INPUTS.get(name, (3, 8, 8))).double()
     structure = Channels(example, by="norm" if name in WITHOUT_NORMS else "scale")
@@ -35,7 +35,7 @@ def test_targets_outputs_and_files(name, tmp_path):
         same_outputs(small, fadeout.load(path, lambda: library(name)), example)
 
 
-@pytest.mark.parametrize("name", models.__all__)
+@pytest.mark.parametrize("name", PICTURES)
 def test_onnx(name, tmp_path):
     """The export runs the file and compares it."""
     pytest.importorskip("onnxruntime")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from structured import DIGIT, INPUTS, LARGER, NETWORKS, PICTURE, WITHOUT_NORMS, bind, library
+from structured import DIGIT, INPUTS, LARGER, NETWORKS, PICTURE, PICTURES, WITHOUT_NORMS, bind, library
 
 from fadeout import Channels, models
 
@@ -44,7 +44,7 @@ def test_counting_by_labels_equals_the_analysis(network):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in models.__all__]
+    "name", [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in PICTURES]
 )
 def test_networks_of_the_library(name):
     model, example = library(name), torch.zeros(2, *INPUTS.get(name, (3, 8, 8))).double()

@@ -143,11 +143,12 @@ class Analysis:
     def _keep_one(self) -> None:
         """No layer vanishes altogether: modules without channels cannot run.
 
-        From the end on, so that what the last of them needs may do for those before it.
+        From the end on, so that what the last of them needs may do for those before it. Values that keep what
+        their source keeps are left to it.
         """
         for node, rule in reversed(self.rules.items()):
             flow = self.flows.get(node)
-            if flow is not None and not flow.needed.any():
+            if flow is not None and not flow.needed.any() and not rule.keeps_alike:
                 self.grow(node, torch.arange(flow.width) == 0)
             if self._changed:
                 rule.needs(node, self)

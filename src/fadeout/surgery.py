@@ -147,7 +147,8 @@ class Surgery:
             place.train(module.training)
             order = (module, place) if inner is side else (place, module)
             self.model.set_submodule(name, nn.Sequential(*order).train(module.training))
-            self.renamed[name] = f"{name}.{0 if inner is side else 1}"
+            before = self.renamed.get(name, name).removeprefix(name)  # it may have a Place on either side
+            self.renamed[name] = f"{name}.{0 if inner is side else 1}{before}"
         return self.model
 
     def _can_wrap(self, side: fx.Node, node: fx.Node) -> bool:

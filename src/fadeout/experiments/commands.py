@@ -11,7 +11,7 @@ from fadeout.experiments.execute import Stopped, execute
 from fadeout.experiments.report import Section
 from fadeout.experiments.report import report as write_report
 from fadeout.experiments.run import DATA, METHODS, MODELS, Run, known
-from fadeout.experiments.sweep import collect, sweep
+from fadeout.experiments.sweep import collect, collected, sweep
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.extras import extra
 
@@ -116,7 +116,8 @@ def reproduce(
 
     Args:
         experiment: its name, as fadeout list shows it.
-        results: the folder of all runs; the outcome is written to EXPERIMENT.jsonl in it.
+        results: the folder of all runs; what came of them is in EXPERIMENT.jsonl in it, which alone is
+            enough to go on from.
         epochs_scale: shorten all phases in proportion, such as 0.1; results are marked.
         steps: at most so many steps in an epoch; results are marked.
         only: conditions such as method=auto or sparsity=0.99; runs that meet all of them.
@@ -129,11 +130,14 @@ def reproduce(
         dry: only say what would be done.
     """
     known("experiment", experiment, EXPERIMENTS)
-    runs = [replace(r, epochs_scale=epochs_scale, steps=steps) for r in EXPERIMENTS[experiment].runs()]
-    runs = [one for one in runs if all(_meets(one, condition) for condition in only)]
+    every = [replace(r, epochs_scale=epochs_scale, steps=steps) for r in EXPERIMENTS[experiment].runs()]
+    runs = [one for one in every if all(_meets(one, condition) for condition in only)]
     if not runs:
-        raise ValueError(f"no run of {experiment} meets {' and '.join(only)}")
-    done = sum((results / one.hash / "result.json").exists() for one in runs)
+        raise ValueError(f"no run of {experiment} meets {' and '.join(only)}; {_choices(every, only)}")
+    kept = [record for record in collected(experiment, results).values() if record["status"] == "done"]
+    kept = [record for record in kept if record["hash"] in {one.hash for one in runs}]
+    left = [one for one in runs if one.hash not in {record["hash"] for record in kept}]
+    done = len(kept) + sum((results / one.hash / "result.json").exists() for one in left)
     print(f"{experiment}: {len(runs)} runs, {done} of them finished", flush=True)
     if dry:
         for one in runs:
@@ -141,13 +145,14 @@ def reproduce(
         return
     if backend == "processes" and done < len(runs) and len({one.data for one in runs}) == 1:
         runs[0].build_data(data_dir)  # a missing data set is said once, before anything starts
-    count = iter(range(1, len(runs) + 1))
+    count = iter(range(len(kept) + 1, len(runs) + 1))
 
     def on_done(record: dict[str, Any]) -> None:
+        collect(experiment, [record], results)  # at once, so that a sweep that is stopped can be reported
         print(f"{next(count)}/{len(runs)}  {_outcome(record)}", flush=True)
 
-    records = sweep(
-        runs,
+    records = kept + sweep(
+        left,
         results,
         jobs=jobs,
         backend=backend,
@@ -207,6 +212,13 @@ def _meets(one: Run, condition: str) -> bool:
         except ValueError:
             raise ValueError(f"--only {name}= takes a number, got {value!r}") from None
     return value == str(found)
+
+
+def _choices(runs: list[Run], conditions: tuple[str, ...]) -> str:
+    """What the fields named in conditions are."""
+    names = dict.fromkeys(condition.partition("=")[0] for condition in conditions)
+    values = {name: dict.fromkeys(str(getattr(one, name)) for one in runs) for name in names}
+    return "; ".join(f"{name} is {' or '.join(found)}" for name, found in values.items())
 
 
 def _described(name: str) -> str:

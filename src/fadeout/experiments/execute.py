@@ -21,10 +21,10 @@ from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import one_shot
 from fadeout.methods.recipes import Phase
-from fadeout.parameters import unwrap
-from fadeout.train import LEARNING_RATES, Step, evaluate, train
+from fadeout.parameters import has_two_dimensions, unwrap
+from fadeout.train import LEARNING_RATES, Accuracy, Step, evaluate, train
 
-_TEST_BATCH = 1000
+_TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
 
 
 class Stopped(KeyboardInterrupt):
@@ -96,6 +96,8 @@ class Execution:
         self.model = run.build_model(self.data.num_classes).to(device)
         self.network: Any = torch.compile(self.model) if run.compile else self.model
         self.structure = run.build_structure(_moved(self.data.example, device))
+        if run.method != "dense":  # a target out of reach is said now, not after the training
+            self.structure.bind(self.model, None, has_two_dimensions).check(run.sparsity)
         self.optimizer = run.build_optimizer(self.model)
         self.scheduler: Any = None
         self.pruner: Any = NoPruning()
@@ -105,6 +107,7 @@ class Execution:
         self.ends = list(itertools.accumulate(phase.epochs for phase in self.phases))
         self.phase = self.epoch = self.step = 0  # where to go on: phase, epoch in all, step in the epoch
         self.figures: dict[str, Any] = {}
+        self.tested: Accuracy | None = None
         self.losses: list[float] = []
         self.seconds, self.since, self.saved = 0.0, time.monotonic(), time.monotonic()
 
@@ -123,7 +126,7 @@ class Execution:
         self._detach()
         if "after" not in self.figures:
             self.figures["after"], self.figures["top5"] = self._test()
-        self._save()
+            self._save()
         return self._record()
 
     # Phases -------------------------------------------------------------------------------------
@@ -132,6 +135,7 @@ class Execution:
         if phase.remove is not None:
             self.figures["before"], self.figures["top5_before"] = self._test()
             self.masks = one_shot(self.model, phase.remove, structure=self.structure, before=self.masks)
+            self.tested = None
             self.figures["removed"] = self._test().top1
         self._equip(phase)
 
@@ -173,6 +177,7 @@ class Execution:
                 warnings.simplefilter("ignore", UserWarning)
                 masks = self.pruner.remove()
             if masks:
+                self.tested = None
                 self.masks = masks
                 self.figures["before"], self.figures["top5_before"] = before
                 self.figures["removed"] = self._test().top1
@@ -184,7 +189,7 @@ class Execution:
             one_shot(self.model, self.run.sparsity, structure=self.structure)
 
     def _after_step(self, now: Step) -> None:
-        self.epoch, self.step = now.epoch, now.step + 1
+        self.epoch, self.step, self.tested = now.epoch, now.step + 1, None
         self.losses.append(now.loss.item())
         if self.step == self.steps:
             self.epoch, self.step = self.epoch + 1, 0
@@ -205,8 +210,14 @@ class Execution:
 
     # Figures ------------------------------------------------------------------------------------
 
-    def _test(self) -> Any:
-        return evaluate(self.network, self.data.tests(_TEST_BATCH), self.device)
+    def _test(self) -> Accuracy:
+        """The accuracy of the network as it is; what has not changed since the last test is not tested."""
+        if self.tested is None:
+            example = self.data.example
+            size = _TEST_BATCH if isinstance(example, tuple) else max(1, _TEST_VALUES // example.numel())
+            batches = self.data.tests(min(_TEST_BATCH, size))
+            self.tested = evaluate(self.network, batches, self.device)
+        return self.tested
 
     def _note(self, epoch: int) -> None:
         """A line of metrics. Nothing in it depends on the clock."""

@@ -82,14 +82,19 @@ _SUSPECT, _HOPELESS = 2, 5  # deaths of workers that a run has seen
 
 def collect(name: str, records: Iterable[Record], results: str | os.PathLike[str]) -> Path:
     """Write the records of an experiment into one file, ``results/<name>.jsonl``, beside those it holds."""
-    path = Path(results) / f"{name}.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    together = {record["hash"]: record for record in map(json.loads, lines)}
+    path, together = Path(results) / f"{name}.jsonl", collected(name, results)
     together |= {record["hash"]: record for record in records if record["status"] in ("done", "failed")}
     text = "".join(json.dumps(record) + "\n" for record in together.values())
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda temporary: temporary.write_text(text))
     return path
+
+
+def collected(name: str, results: str | os.PathLike[str]) -> dict[str, Record]:
+    """The records that :func:`collect` has written, by the hashes of their runs."""
+    path = Path(results) / f"{name}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {record["hash"]: record for record in map(json.loads, lines)}
 
 
 def _under_way(run: Run, results: str | os.PathLike[str]) -> bool:
@@ -150,6 +155,8 @@ def _attempt_apart(
     try:
         return _attempt(run, results, again, {**options, "watch": watch})
     except Stopped:
+        if parent is not None and os.getppid() != parent:
+            os._exit(1)  # nobody listens
         return {"hash": run.hash, "status": "stopped"}
 
 

@@ -17,7 +17,7 @@ from torch import fx, nn
 from fadeout.heads import Heads
 from fadeout.place import Place
 from fadeout.rules.base import Leaf, Linked, Rule, name_of, source
-from fadeout.rules.heads import AttentionOutput, HeadedAttention, output_of
+from fadeout.rules.heads import Attention, AttentionOutput, HeadedAttention, output_of
 from fadeout.rules.layers import (
     BatchNorm,
     Convolution,
@@ -30,7 +30,6 @@ from fadeout.rules.layers import (
 from fadeout.rules.places import Placed
 from fadeout.rules.pointwise import Arithmetic, Elementwise, Padded, PReLU, Reduced, ZeroOnly
 from fadeout.rules.shapes import (
-    Attention,
     Concatenated,
     ExpandedAs,
     Ignored,

@@ -21,6 +21,8 @@ class Rule:
 
     takes_constants = False
     """Whether constants are put in the place of channels that go."""
+    keeps_alike = False
+    """Whether the output always keeps the channels that the first input keeps."""
 
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         """Follow the channels of the output, and say which are constant."""
@@ -47,6 +49,8 @@ class Leaf(Rule):
 
 class Linked(Rule):
     """The output has the channels of the first input, one for one."""
+
+    keeps_alike = True
 
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         flow = a.flows.get(source(node))

@@ -1,4 +1,4 @@
-"""Rules for ``nn.MultiheadAttention``: whole heads go."""
+"""Rules for attention, as a function and as ``nn.MultiheadAttention``: whole heads go."""
 
 import math
 from operator import getitem
@@ -8,11 +8,36 @@ import torch
 from torch import Tensor, fx
 
 from fadeout.heads import Heads, projections
-from fadeout.rules.base import Rule, argument, source
+from fadeout.rules.base import Link, Rule, alike, argument, source
 
 if TYPE_CHECKING:
     from fadeout.graph import Analysis, Network
     from fadeout.surgery import Surgery
+
+
+class Attention(Rule):
+    """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go."""
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        query, key, value = (a.flows.get(one) for one in inputs_of(node))
+        heads = len(a.shape(node)) - 3
+        if not (query and key and value) or any(f.axis != heads for f in (query, key, value)):
+            return
+        if query.width == key.width == value.width == a.shape(node)[heads]:
+            a.follow(node, heads, torch.where(value.constant == 0, 0.0, math.nan))
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        if node not in a.flows:
+            return super().needs(node, a)
+        for one in inputs_of(node):
+            a.tie(one, node)
+        mask = argument(node, 3, "attn_mask")
+        if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
+            a.need_all(node)
+        return None
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        return [alike(one, node, a) for one in inputs_of(node)]
 
 
 class HeadedAttention(Rule):
@@ -22,8 +47,9 @@ class HeadedAttention(Rule):
     of the output are those of :class:`AttentionOutput`. Since ``nn.MultiheadAttention`` insists on equal
     widths, what is left of it is a :class:`fadeout.heads.Heads`.
 
-    The module stays whole where the weights of attention are used, since they are the mean over all heads,
-    where a mask is given for each head, where it is called twice, and where it has hooks.
+    All heads stay where a mask is given for each of them. The module stays whole where the weights of
+    attention are used, since they are the mean over all heads, where it is called twice, where it has hooks,
+    and inside ``nn.TransformerEncoderLayer`` and its like, which the tracing does not look into.
     """
 
     def constants(self, node: fx.Node, a: "Analysis") -> None:

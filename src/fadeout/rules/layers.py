@@ -235,6 +235,8 @@ class Embedding(Rule):
 class BatchNorm(Linked):
     """Each channel for itself: with scale zero it is its shift."""
 
+    keeps_alike = False  # others may need more of the input
+
     def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
         return 1 if flow.axis == 1 else None
 

@@ -1,4 +1,4 @@
-"""Rules for operators that move channels about: reshaping, concatenation, splitting, attention's heads."""
+"""Rules for operators that move channels about: reshaping, concatenation, splitting."""
 
 import math
 from operator import getitem
@@ -205,6 +205,8 @@ class Split(Rule):
 class Item(Linked):
     """``x[...]``: a piece of a split, a size, or a part of a tensor that leaves its channels whole."""
 
+    keeps_alike = False
+
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         piece = self._piece(node, a)
         if piece is None:
@@ -314,34 +316,6 @@ class ExpandedAs(Linked):
 
     def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
         return [alike(one, node, a) for one in node.all_input_nodes]
-
-
-class Attention(Rule):
-    """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go."""
-
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
-        query, key, value = (a.flows.get(one) for one in self._inputs(node))
-        heads = len(a.shape(node)) - 3
-        if not (query and key and value) or any(f.axis != heads for f in (query, key, value)):
-            return
-        if query.width == key.width == value.width == a.shape(node)[heads]:
-            a.follow(node, heads, torch.where(value.constant == 0, 0.0, math.nan))
-
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        if node not in a.flows:
-            return super().needs(node, a)
-        for one in self._inputs(node):
-            a.tie(one, node)
-        mask = argument(node, 3, "attn_mask")
-        if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
-            a.need_all(node)
-        return None
-
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
-        return [alike(one, node, a) for one in self._inputs(node)]
-
-    def _inputs(self, node: fx.Node) -> list[fx.Node]:
-        return [argument(node, place, name) for place, name in enumerate(("query", "key", "value"))]
 
 
 class Ignored(Rule):

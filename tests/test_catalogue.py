@@ -1,0 +1,45 @@
+"""The experiments of the paper: how many runs each has, and that each can be built."""
+
+import pytest
+
+from fadeout.experiments.catalogue import EXPERIMENTS, TARGETS
+from fadeout.experiments.paper import TITLES
+
+
+def test_every_table_and_figure_has_an_experiment():
+    assert TITLES.keys() <= EXPERIMENTS.keys()
+
+
+def test_targets():
+    assert len(TARGETS) == 22
+    assert TARGETS[0] == 0.1
+    assert TARGETS[-1] == 0.999
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("cora", 18 * 3 * 4 + 4 * 5 * 4),
+        ("lenet-grid", 2 * 17),
+        ("cifar10-tradeoff", 4 * 22 * 5),
+        ("cifar10-short", 8),
+        ("imagenet", 3 * 4 + 4 * 4),
+        ("comparison", 11),
+        ("extended-grid", 50),
+        ("strengths", 22 * 4),
+        ("ablation", 12),
+        ("cost", 6),
+    ],
+)
+def test_how_many_runs(name, count):
+    runs = EXPERIMENTS[name].runs()
+    assert len(runs) == count
+    assert len({run.hash for run in runs}) == count
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_run_has_phases_and_structured_ones_may_collapse(name):
+    for run in EXPERIMENTS[name].runs():
+        assert run.phases()
+        if run.structure == "channels" and name not in ("cifar10-short", "cost"):
+            assert run.min_channels == 0
