@@ -5,18 +5,20 @@ reads the weights once where the plain one reads them several times. Both give t
 a tensor in the order of its memory, a *key* what its elements are ranked by.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
 def flat(tensor: Tensor) -> Tensor:
     """A tensor as one row in the order of its memory; a view, where the memory has no holes."""
-    return tensor.permute(_order(tensor)).reshape(-1)
+    return tensor.view(-1) if tensor.is_contiguous() else tensor.permute(_order(tensor)).reshape(-1)
 
 
 def by_rows(tensor: Tensor, positions: Tensor) -> Tensor:
@@ -36,22 +38,24 @@ def by_rows(tensor: Tensor, positions: Tensor) -> Tensor:
     return places
 
 
-class Probe(NamedTuple):
-    """What :meth:`Passes.probe` found.
-
-    Attributes:
-        below: how many keys are below the bracket.
-        inside: how many are in it.
-        values: these, row after row; None if they were more than were asked for.
-        places: their positions in each row.
-        peak: the highest key; NaN if one is.
-    """
+class Fact(NamedTuple):
+    """Of a row: how many keys are below the bracket, how many in it, and the highest one (NaN if one is)."""
 
     below: int
     inside: int
-    values: Tensor | None
-    places: list[Tensor]
     peak: float
+
+
+class Probe(NamedTuple):
+    """What :meth:`Passes.probe` found in each row.
+
+    Attributes:
+        facts: how many there are.
+        places: the positions of those in the bracket, where they were collected in passing.
+    """
+
+    facts: list[Fact]
+    places: list[Tensor | None]
 
 
 class Passes:
@@ -61,11 +65,14 @@ class Passes:
         magnitude: keys are magnitudes; otherwise the numbers themselves.
         wide: the dtype in which keys are compared.
 
-    >>> passes = Passes(magnitude=True)
-    >>> passes.count([torch.tensor([1.0, -2.0]), torch.tensor([3.0])], [2.0, 9.0])
+    >>> passes, row = Passes(magnitude=True), torch.tensor([1.0, -2.0, 3.0])
+    >>> passes.count([row], [2.0, 9.0])
     [1, 3]
-    >>> passes.probe([torch.tensor([1.0, -2.0, 3.0])], 2.0, 3.0, most=9).places
-    [tensor([1])]
+    >>> probe = passes.probe([row], 2.0, 3.0, most=9)
+    >>> probe.facts
+    [Fact(below=1, inside=1, peak=3.0)]
+    >>> passes.collect([row], 2.0, 3.0, probe)
+    [(tensor([2.]), tensor([1]))]
     """
 
     def __init__(self, magnitude: bool, wide: torch.dtype = torch.float32):
@@ -78,29 +85,35 @@ class Passes:
             for row in rows
             for key in self._keys(row)
         ]
-        return torch.stack(sums).sum(0).tolist()
+        return torch.stack(sums).sum(0).tolist() if sums else [0] * len(cuts)
 
     def probe(self, rows: Sequence[Tensor], low: float, high: float, most: int) -> Probe:
-        """Look at the keys from ``low`` to below ``high``; at most ``most`` of them are collected.
+        """Count the keys from ``low`` to below ``high``; one read from the device.
 
-        A bracket up to infinity holds infinity itself. There is one read from the device.
+        A bracket up to infinity holds infinity itself. On a CPU, where reads are free, up to ``most`` keys
+        are collected in the same pass.
         """
-        facts, found, left = [], [], most
+        facts, found = [], []
         for row in rows:
-            fact, positions = self._probe(row, low, high, left)
-            facts.append(fact.to(rows[0].device))
-            found.append(positions)
-            left -= 0 if positions is None else len(positions)
-        table = torch.stack(facts).tolist()
-        below, inside = int(sum(fact[0] for fact in table)), int(sum(fact[1] for fact in table))
-        if inside > most:
-            return Probe(below, inside, None, [], _peak(table))
-        places = [
-            self._collect(row, low, high, int(fact[1])) if positions is None else positions
-            for row, fact, positions in zip(rows, table, found, strict=True)
-        ]
-        values = [self._key(row[own]).to(rows[0].device) for row, own in zip(rows, places, strict=True)]
-        return Probe(below, inside, torch.cat(values), places, _peak(table))
+            own, places = self._probe(row, low, high, most)
+            facts.append(own)
+            found.append(places)
+            most -= 0 if places is None else len(places)
+        numbers = [fact.to(rows[0].device) for own in facts for fact in own]
+        read = iter(torch.stack(numbers).tolist() if numbers else ())
+        return Probe([_summed([next(read) for _ in own]) for own in facts], found)
+
+    def collect(
+        self, rows: Sequence[Tensor], low: float, high: float, probe: Probe
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The keys that a probe counted, with their positions: their number is known, nothing is read."""
+        found = []
+        for row, fact, places in zip(rows, probe.facts, probe.places, strict=True):
+            if places is None:
+                inside = self._inside(self._key(row), low, high)
+                places = torch.nonzero_static(inside, size=fact.inside).squeeze(1)
+            found.append((self._key(row[places]), places))
+        return found
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
         """Multiply the elements of magnitude below a threshold by a factor, in place.
@@ -108,36 +121,32 @@ class Passes:
         What becomes smaller than the smallest normal number is zero: processors are slow on such numbers.
         """
         tiny = torch.finfo(row.dtype).tiny
-        keep, flush = _before(threshold, row.dtype), _before(min(tiny, threshold), row.dtype)
+        keep, flush = before(threshold, row.dtype), before(min(tiny, threshold), row.dtype)
         for piece in pieces(row):
             # what stays is itself, the rest zero; a step from the piece towards that is the product
             piece.lerp_(torch.hardshrink(piece, keep), 1 - factor)
             torch.hardshrink(piece, flush, out=piece)
 
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> tuple[Tensor, Tensor | None]:
-        """Counts below and inside and the peak of a row; on a CPU, where reads are free, positions too."""
+    def _probe(self, row: Tensor, low: float, high: float, most: int) -> tuple[list[Tensor], Tensor | None]:
+        """Of each piece of a row: how many are below, how many up to the end of the bracket, and the peak."""
         facts, own, start, cpu = [], [], 0, row.device.type == "cpu"
         for key in self._keys(row):
             lower = key < low
             upper = key <= high if high == torch.inf else key < high
-            inside = lower.logical_xor(upper)
-            number = inside.count_nonzero()
-            facts.append(torch.stack([lower.count_nonzero().double(), number.double(), key.amax().double()]))
+            facts += [lower.count_nonzero(), upper.count_nonzero(), key.amax()]
             if cpu and most >= 0:
-                most -= int(number)
-                own.append(_nonzero(inside).add_(start) if number and most >= 0 else NONE)
+                number = int(facts[-2]) - int(facts[-3])
+                most -= number
+                if number and most >= 0:
+                    inside = upper.logical_xor_(lower).numpy()  # whose search takes a fifth of the time
+                    own.append(torch.from_numpy(np.flatnonzero(inside)).add_(start))
             start += len(key)
-        together = torch.stack(facts)
-        fact = torch.cat([together[:, :2].sum(0), together[:, 2].amax().view(1)])
-        return fact, torch.cat(own) if cpu and most >= 0 else None
+        if not cpu or most < 0:
+            return facts, None
+        return facts, own[0] if len(own) == 1 else torch.cat([_NONE, *own])
 
-    def _collect(self, row: Tensor, low: float, high: float, number: int) -> Tensor:
-        """The positions of so many keys: their number is known, so the device need not be waited for."""
-        if not number:
-            return NONE.to(row.device)
-        key = self._key(row)
-        inside = (key >= low) & (key <= high if high == torch.inf else key < high)
-        return torch.nonzero_static(inside, size=number).squeeze(1)
+    def _inside(self, key: Tensor, low: float, high: float) -> Tensor:
+        return (key >= low) & (key <= high if high == torch.inf else key < high)
 
     def _keys(self, row: Tensor) -> Iterator[Tensor]:
         return (self._key(piece) for piece in pieces(row))
@@ -150,24 +159,20 @@ class Passes:
 class CompiledPasses(Passes):
     """The same through ``torch.compile``: loops in C++ on a CPU, Triton kernels on a GPU."""
 
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> tuple[Tensor, Tensor | None]:
+    def _probe(self, row: Tensor, low: float, high: float, most: int) -> tuple[list[Tensor], Tensor | None]:
         length = len(row) // _BLOCK * _BLOCK
         if length < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
             return super()._probe(row, low, high, most)
         bounds = torch.tensor([low, high], dtype=row.dtype, device=row.device)
-        lower, upper, peak = _compiled(_blocks)(row[:length].view(-1, _BLOCK), bounds)
-        number = (upper - lower).double().sum()
-        fact = torch.stack([lower.double().sum(), number, peak.amax().double()])
-        rest, last = super()._probe(row[length:], low, high, most) if length < len(row) else (None, NONE)
-        if rest is not None:
-            fact = torch.cat([fact[:2] + rest[:2], torch.maximum(fact[2], rest[2]).view(1)])
-        if row.device.type != "cpu" or fact[1] > most:
-            return fact, None
-        blocks = (upper != lower).nonzero().squeeze(1)
-        near = (blocks.unsqueeze(1) * _BLOCK + torch.arange(_BLOCK)).view(-1)
-        key = row[near].abs()
-        found = near[(key >= low) & (key < high)]
-        return fact, found if last is None else torch.cat([found, last + length])
+        blocks = row[:length].view(-1, _BLOCK)
+        lower, upper, peak = _compiled(_blocks)(blocks, bounds)
+        rest, last = super()._probe(row[length:], low, high, most)
+        facts = [lower.double().sum(), upper.double().sum(), peak.amax(), *rest]  # floats hold 2^24 only
+        if row.device.type != "cpu" or last is None or facts[1] - facts[0] + len(last) > most:
+            return facts, None
+        some = (upper != lower).nonzero().squeeze(1)
+        block, place = self._inside(blocks[some].abs(), low, high).nonzero().unbind(1)
+        return facts, torch.cat([some[block] * _BLOCK + place, last + length])
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
         if len(row) < _WORTH or not row.is_contiguous():
@@ -190,7 +195,7 @@ def passes(magnitude: bool, wide: torch.dtype, work: float, compile: bool | None
         return Passes(magnitude, wide)
     try:
         compiled, row = CompiledPasses(magnitude, wide), torch.ones(_WORTH, dtype=wide)
-        compiled.probe([row], 0.5, 1.5, 0)
+        compiled.probe([row], 0.5, 1.5, _WORTH)
         compiled.shrink(row, 0.5, 0.5)
     except Exception as error:  # whatever the compiler lacks, training goes on without it
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -202,13 +207,14 @@ def passes(magnitude: bool, wide: torch.dtype, work: float, compile: bool | None
 
 def pieces(row: Tensor) -> tuple[Tensor, ...]:
     """A row in pieces that a processor's cache holds; a GPU takes larger ones."""
-    return row.split(1 << 18 if row.device.type == "cpu" else 1 << 24)
+    size = 1 << 18 if row.device.type == "cpu" else 1 << 24
+    return row.split(size) if len(row) > size else (row,) if len(row) else ()
 
 
 _BLOCK = 256  # keys whose counts the compiled pass gives together
 _WORTH = 1 << 16  # shorter rows are not worth a call of compiled code
 _PAYS = 2e10  # weights times steps from which the time to compile is won back (benchmarks/step_cost.py)
-NONE = torch.empty(0, dtype=torch.int64)
+_NONE = torch.empty(0, dtype=torch.int64)
 
 
 @cache
@@ -230,31 +236,30 @@ def _shrink(row: Tensor, numbers: Tensor) -> None:
     row.copy_(torch.where(shrunk.abs() < tiny, 0.0, shrunk))
 
 
-def _peak(table: list[list[float]]) -> float:
-    peaks = [fact[2] for fact in table]
-    return torch.nan if any(peak != peak for peak in peaks) else max(peaks)
+def _summed(facts: list[float]) -> Fact:
+    below, upto, peaks = sum(facts[::3]), sum(facts[1::3]), facts[2::3]
+    peak = max(peaks, default=0.0) if all(peak == peak for peak in peaks) else torch.nan
+    return Fact(int(below), int(upto - below), peak)
 
 
 def after(number: float, dtype: torch.dtype = torch.float32) -> float:
-    """The next larger number of a dtype."""
-    this = torch.tensor(number, dtype=dtype)
-    return float(torch.nextafter(this, torch.full_like(this, torch.inf)))
+    """The next larger number of a dtype.
+
+    >>> after(1.0, torch.float64) - 1.0 == torch.finfo(torch.float64).eps
+    True
+    """
+    return _next(number, torch.inf, dtype)
 
 
-def _before(number: float, dtype: torch.dtype) -> float:
-    """The next smaller number of a dtype: to be above it is to be at least the number."""
-    below = torch.tensor(number, dtype=dtype)
-    return float(torch.nextafter(below, torch.zeros_like(below))) if number != torch.inf else number
+def before(number: float, dtype: torch.dtype) -> float:
+    """The next smaller number of a dtype, from zero on: to be above it is to be at least the number."""
+    return number if number == torch.inf else _next(number, 0.0, dtype)
 
 
-def _nonzero(mask: Tensor) -> Tensor:
-    """The positions of what is True, where that is little: eight are looked at together."""
-    if len(mask) < 1024:
-        return mask.nonzero().squeeze(1)
-    end = len(mask) // 8 * 8
-    words = mask[:end].view(torch.int64).nonzero()
-    near = torch.cat([(words * 8 + torch.arange(8)).view(-1), torch.arange(end, len(mask))])
-    return near[mask[near]]
+def _next(number: float, towards: float, dtype: torch.dtype) -> float:
+    if dtype == torch.float64:
+        return math.nextafter(number, towards)
+    return float(np.nextafter(np.float32(number), np.float32(towards)))  # sooner than through a tensor
 
 
 def _order(tensor: Tensor) -> list[int]:

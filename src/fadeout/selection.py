@@ -4,19 +4,25 @@ The k-th lowest score is sought as a number. Counts of the scores below a few cu
 all of them, narrow a bracket down until few scores are in it; these are collected, and the threshold is one
 of them. From one step of a training to the next it moves little, so a :class:`Finder` looks first around the
 last one, and then a single pass is enough. Nothing as large as the scores is ever made.
+
+Counts add up: where the tensors are shards, each process counts its own, and a few sums go round.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fadeout import kernels
-from fadeout.kernels import Passes, Probe, passes
+from fadeout.distributed import ALONE, Shards
+from fadeout.kernels import Passes, passes
 
-_CUTS = 8  # in a pass, while the bracket is wide
+_CUTS = 8  # in a pass over all scores: a bracket becomes so many times narrower, and one
+_FEW_CUTS = 16  # in a round over the few that are left
 
 
 def lowest(scores: Sequence[Tensor], k: int) -> list[Tensor]:
@@ -73,20 +79,28 @@ class Finder:
     What it remembers makes it faster, and never changes what it finds.
 
     Args:
-        magnitude: rank by absolute values; a number that is not finite is then an error.
+        magnitude: rank by absolute values; a number that is not finite is then an error, and where the
+            threshold is zero all zeros are taken, however many: which of them fade makes no difference.
         work: elements times searches, if known: :func:`~fadeout.kernels.passes` compiles where that pays.
         compile: yes or no, instead of that rule.
+        shards: the tensors are the parts that this process has of larger ones.
 
     >>> finder = Finder(magnitude=True)
     >>> finder([torch.tensor([3.0, -1.0]), torch.tensor([-4.0, 2.0])], 2).threshold
     2.0
     """
 
-    def __init__(self, magnitude: bool = False, work: float = 0.0, compile: bool | None = None):
-        self.magnitude, self._work, self._compile = magnitude, work, compile
+    def __init__(
+        self,
+        magnitude: bool = False,
+        work: float = 0.0,
+        compile: bool | None = None,
+        shards: Shards = ALONE,
+    ):
+        self.magnitude, self._work, self._compile, self._shards = magnitude, work, compile, shards
         self._passes: Passes | None = None
-        self._last = self._guess = self._reach = 0  # as places among all numbers: the last threshold, where
-        # the next one is expected, and how far around it to look
+        self._last = self._guess = 0  # as places among all numbers: the last threshold, where the next one
+        self._reach = -1  # is expected, and how far around it to look; not at all before the first search
 
     def passes(self, wide: torch.dtype) -> Passes:
         """The passes that it looks with, for numbers of a dtype."""
@@ -100,56 +114,119 @@ class Finder:
         Raises:
             FloatingPointError: where an element is NaN, or with ``magnitude`` infinite.
         """
-        total = sum(tensor.numel() for tensor in tensors)
+        total = self._shards.total or sum(tensor.numel() for tensor in tensors)
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
         if k in (0, total):
             nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
             return Lowest(torch.inf if k else -torch.inf, self.magnitude, None if k else nowhere)
         wide = _wide(tensors)
-        bracket = _Bracket([kernels.flat(t.detach()) for t in tensors], k, self.passes(wide))
-        if self._reach:
-            bracket.look(self._guess - self._reach, self._guess + self._reach)
-        if not bracket.holds:
+        bracket = _Bracket(_rows(tensors, self._shards), total, k, self.passes(wide), self._shards)
+        if self._reach >= 0:
+            zeros = self.magnitude and self._guess == 0
+            bracket.look(
+                self._guess - self._reach, self._guess + max(self._reach, 1), 0 if zeros else bracket.most
+            )
+        if not bracket.found:
             bracket.narrow(self._reach)
-        if bracket.probe is None:
-            return Lowest(_number(bracket.low, wide), self.magnitude)
-        return self._finish(tensors, bracket, bracket.probe)
+        last = bracket.finish()
+        self._learn(last.value, bracket)
+        number = _number(last.value, wide)
+        if last.rank == last.equal or (self.magnitude and number == 0):
+            return Lowest(number, self.magnitude)
+        return Lowest(number, self.magnitude, self._first(tensors, bracket, number, last.rank))
 
     def _learn(self, place: int, bracket: "_Bracket") -> None:
         """Expect the threshold to move on as it did; look so far that few are inside, and it still is."""
-        error, moved = abs(place - self._guess), place - self._last
-        few = max(256, bracket.total // 4096)
+        first = self._reach < 0
+        error, moved = (0, 0) if first else (abs(place - self._guess), place - self._last)
+        few = max(256, bracket.total // 8192)
         width = bracket.width * few // max(bracket.inside, 1)
-        self._guess = place + moved if self._reach else place
-        self._reach = max(width // 2, 2 * error if self._reach else 0, 1)
-        self._reach = min(self._reach, max(bracket.width * bracket.most // max(4 * bracket.inside, 1), 1))
-        self._last = place
+        most = bracket.width * bracket.most // max(4 * bracket.inside, 1)
+        jumped = abs(moved) > 64 * max(width, self._reach)
+        self._last, self._guess = place, place if jumped else place + moved
+        self._reach = max(min(max(width // 2, 0 if jumped else 2 * error), most), 1)
+        if self.magnitude and place == 0:
+            self._guess = self._reach = 0
 
-    def _finish(self, tensors: Sequence[Tensor], bracket: "_Bracket", found: Probe) -> Lowest:
-        """The threshold among the few that are left, and which of those equal to it are chosen."""
-        assert found.values is not None
-        rank = bracket.k - found.below
-        threshold = found.values.kthvalue(rank).values
-        facts = [threshold.double(), (found.values < threshold).sum(), (found.values == threshold).sum()]
-        number, lower, equal = torch.stack(facts).tolist()
-        self._learn(_place(number, bracket.passes.wide), bracket)
-        if rank - lower == equal:
-            return Lowest(number, self.magnitude)
-        return Lowest(number, self.magnitude, _first(tensors, found, threshold, int(rank - lower)))
+    def _first(
+        self, tensors: Sequence[Tensor], bracket: "_Bracket", number: float, rank: int
+    ) -> tuple[Tensor, ...]:
+        """The positions of the first so many that equal the threshold, tensor by tensor."""
+        found = [places[values == number] for values, places in bracket.few or ()]
+        if len(found) < len(tensors):  # they were joined
+            ends = torch.tensor([tensor.numel() for tensor in tensors]).cumsum(0).tolist()
+            found = [
+                found[0][(found[0] >= end - t.numel()) & (found[0] < end)] - end + t.numel()
+                for t, end in zip(tensors, ends, strict=True)
+            ]
+        own = [kernels.by_rows(t, places).sort().values for t, places in zip(tensors, found, strict=True)]
+        device = own[0].device
+        positions = [self._shards.positions(i, places, tensors).to(device) for i, places in enumerate(own)]
+        counted = torch.cat([p for i, p in enumerate(positions) if self._shards.owns(i)] or [own[0][:0]])
+        if self._shards.sharded:
+            last = _kth(counted, rank, 0, bracket.total, lambda place: place, self._shards).value
+        else:
+            last = int(counted[rank - 1])  # the tensors follow one another
+        return tuple(mine[p.to(mine.device) <= last] for mine, p in zip(own, positions, strict=True))
+
+
+class _Kth(NamedTuple):
+    """The k-th lowest of some numbers.
+
+    Attributes:
+        value: as a place among all numbers.
+        rank: the how many-th it is among those equal to it.
+        equal: how many these are.
+    """
+
+    value: int
+    rank: int
+    equal: int
+
+
+def _kth(
+    values: Tensor, rank: int, low: int, high: int, number: Callable[[int], float], shards: Shards
+) -> _Kth:
+    """The one of this rank among values that lie, as places, from ``low`` to below ``high``."""
+    ordered = np.sort(values.cpu().numpy())
+
+    def count(cuts: Sequence[int]) -> list[int]:
+        at = np.array([number(cut) for cut in cuts], ordered.dtype)
+        return shards.sum(np.searchsorted(ordered, at).tolist())
+
+    below, upto = 0, shards.sum([len(ordered)])[0]
+    while high - low > 1:
+        low, high, below, upto = _narrower(low, high, below, upto, rank, _even(low, high, _FEW_CUTS), count)
+    return _Kth(low, rank - below, upto - below)
+
+
+def _narrower(
+    low: int, high: int, below: int, upto: int, k: int, cuts: Sequence[int], count: Callable[..., list[int]]
+) -> tuple[int, int, int, int]:
+    """Between which cuts the k-th lowest lies, and how many there are below these two."""
+    for cut, number in zip(cuts, count(cuts), strict=True):
+        if number >= k:
+            return low, cut, below, number
+        low, below = cut, number
+    return low, high, below, upto
+
+
+def _even(low: int, high: int, cuts: int) -> list[int]:
+    step = max((high - low) // (cuts + 1), 1)
+    return list(range(low + step, high, step)[:cuts])
 
 
 class _Bracket:
     """Between which numbers, as places, the threshold lies: from ``low`` to below ``high``."""
 
-    def __init__(self, rows: list[Tensor], k: int, passes: Passes):
-        self.rows, self.k, self.passes = rows, k, passes
-        self.total = sum(len(row) for row in rows)
-        self.most = max(4096, self.total // 128)  # that are collected
+    def __init__(self, rows: list[Tensor], total: int, k: int, passes: Passes, shards: Shards):
+        self.rows, self.total, self.k, self.passes, self.shards = rows, total, k, passes, shards
+        self.most = max(4096, total // 128)  # that are collected
         self.low = 0 if passes.magnitude else _place(-torch.inf, passes.wide)
         self.high = _place(torch.inf, passes.wide) + 1
-        self.below, self.upto = 0, self.total
-        self.probe: Probe | None = None
+        self.below, self.upto = 0, total
+        self.few: list[tuple[Tensor, Tensor]] | None = None  # all that is inside, row by row, with positions
 
     @property
     def width(self) -> int:
@@ -162,70 +239,81 @@ class _Bracket:
         return self.upto - self.below
 
     @property
-    def holds(self) -> bool:
-        """Whether the last probe holds the threshold, and all that is near it."""
-        found = self.probe
-        return found is not None and found.values is not None and self.around(found)
+    def found(self) -> bool:
+        """Whether all that is in the bracket is known, or nothing has to be chosen from it."""
+        zeros = self.passes.magnitude and self.low == 0
+        return self.few is not None or (self.width == 1 and (zeros or self.upto == self.k))
 
-    def look(self, low: int, high: int) -> None:
-        """Probe a part of it, and learn from that where the threshold is."""
+    def look(self, low: int, high: int, most: int) -> None:
+        """Probe a part of it, and learn from that where the threshold is; up to ``most`` are collected."""
         low, high = max(low, self.low), min(high, self.high)
-        ends = _number(low, self.passes.wide), _number(high, self.passes.wide)
-        found = self.probe = self.passes.probe(self.rows, *ends, self.most)
-        if found.peak != found.peak or (self.passes.magnitude and found.peak == torch.inf):
+        ends = self.number(low), self.number(high)
+        probe = self.passes.probe(self.rows, *ends, most)
+        odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
+        mine = [fact for number, fact in enumerate(probe.facts) if self.shards.owns(number)]
+        sums = [sum(fact.below for fact in mine), sum(fact.inside for fact in mine), sum(odd)]
+        below, inside, wrong = self.shards.sum(sums)
+        if wrong:
             raise FloatingPointError("a number is not finite")
-        if self.around(found):
-            self.low, self.below, self.high, self.upto = low, found.below, high, found.below + found.inside
-        elif self.k <= found.below:
-            self.high, self.upto = low, found.below
+        if below < self.k <= below + inside:
+            self.low, self.below, self.high, self.upto = low, below, high, below + inside
+            if inside <= most:
+                self.few = self.passes.collect(self.rows, *ends, probe)
+        elif self.k <= below:
+            self.high, self.upto = low, below
         else:
-            self.low, self.below = high, found.below + found.inside
+            self.low, self.below = high, below + inside
 
     def narrow(self, reach: int) -> None:
         """Count below a few numbers at a time, until few are between two of them, then collect these.
-
-        There is nothing to collect where only equal numbers are left, and all of them are chosen.
 
         Args:
             reach: how far a probe looked that did not hold the threshold; the first counts are taken further
                 and further away from there.
         """
-        ladder = [reach * 8**rung for rung in range(1, _CUTS + 1)] if reach else []
+        ladder = [reach * 8**rung for rung in range(1, _CUTS + 1)] if reach > 0 else []
         cuts = [self.low + rung for rung in ladder] if self.below else [self.high - r for r in ladder[::-1]]
-        few = self.most
-        while self.inside > few and self.width > 1:
-            cuts = [cut for cut in cuts if self.low < cut < self.high] or self._even()
-            counts = self.passes.count(self.rows, [_number(cut, self.passes.wide) for cut in cuts])
-            for cut, count in zip(cuts, counts, strict=True):
-                if count >= self.k:
-                    self.high, self.upto = cut, count
-                    break
-                self.low, self.below = cut, count
+        while self.inside > self.most and self.width > 1:
+            cuts = [cut for cut in cuts if self.low < cut < self.high] or _even(self.low, self.high, _CUTS)
+            now = self.low, self.high, self.below, self.upto
+            self.low, self.high, self.below, self.upto = _narrower(*now, self.k, cuts, self.count)
             cuts = []
-        self.probe = None
-        if self.width > 1 or self.upto > self.k:
-            self.most = self.total  # equal numbers, however many: their positions decide
-            self.look(self.low, self.high)
-            self.most = few
+        if not self.found:
+            self.look(self.low, self.high, self.total)  # equal ones, however many: their positions decide
 
-    def _even(self) -> list[int]:
-        step = max(self.width // (_CUTS + 1), 1)
-        return list(range(self.low + step, self.high, step)[:_CUTS])
+    def finish(self) -> _Kth:
+        """The threshold, among the few that are left."""
+        if self.few is None:
+            return _Kth(self.low, self.k - self.below, self.inside)
+        rank, device = self.k - self.below, self.rows[0].device
+        values = [values.to(device) for n, (values, _) in enumerate(self.few) if self.shards.owns(n)]
+        together = values[0] if len(values) == 1 else torch.cat([self.few[0][0][:0].to(device), *values])
+        if self.shards.sharded:
+            return _kth(together, rank, self.low, self.high, self.number, self.shards)
+        ordered = np.sort(together.cpu().numpy())
+        threshold = ordered[rank - 1]
+        lower, upto = (int(ordered.searchsorted(threshold, side)) for side in ("left", "right"))
+        return _Kth(_place(float(threshold), self.passes.wide), rank - lower, upto - lower)
 
-    def around(self, found: Probe) -> bool:
-        """Whether the threshold is where a probe looked."""
-        return found.below < self.k <= found.below + found.inside
+    def count(self, cuts: Sequence[int]) -> list[int]:
+        """How many are below each of a few places."""
+        rows = [row for number, row in enumerate(self.rows) if self.shards.owns(number)]
+        return self.shards.sum(self.passes.count(rows, [self.number(cut) for cut in cuts]))
+
+    def number(self, place: int) -> float:
+        return _number(place, self.passes.wide)
 
 
-def _first(tensors: Sequence[Tensor], found: Probe, threshold: Tensor, needed: int) -> tuple[Tensor, ...]:
-    """The positions of the first so many that equal the threshold, tensor by tensor."""
-    assert found.values is not None
-    ties, parts = [], found.values.split([len(own) for own in found.places])
-    for tensor, own, values in zip(tensors, found.places, parts, strict=True):
-        mine = own[(values == threshold).to(own.device)]
-        ties.append(kernels.by_rows(tensor, mine).sort().values[:needed])
-        needed -= len(ties[-1])
-    return tuple(ties)
+_JOINED = 1 << 18  # so few numbers are looked at together: calls cost more than what they do
+
+
+def _rows(tensors: Sequence[Tensor], shards: Shards) -> list[Tensor]:
+    """The tensors in the order of their memory."""
+    rows = [kernels.flat(tensor.detach()) for tensor in tensors]
+    alike = len({(row.dtype, row.device) for row in rows}) == 1
+    if len(rows) > 1 and alike and not shards.sharded and sum(map(len, rows)) <= _JOINED:
+        return [torch.cat(rows)]
+    return rows
 
 
 def _wide(tensors: Sequence[Tensor]) -> torch.dtype:

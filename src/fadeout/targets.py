@@ -63,12 +63,13 @@ class Below:
 
     def multiply(self, weight: Tensor, factor: float) -> bool:
         """Multiply the targeted weights, if the parameter's memory and dtype allow it in a quick pass."""
+        if self.lowest.threshold < 0 or not weight.numel():  # nothing is targeted
+            return True
         row = kernels.flat(weight)
         if row.dtype != self._passes.wide or row.data_ptr() != weight.data_ptr():
             return False
-        ties = torch.unravel_index(self._ties, weight.shape)
         if len(self._ties):
-            weight[ties] *= factor
+            weight[torch.unravel_index(self._ties, weight.shape)] *= factor
         self._passes.shrink(row, self._limit, factor)
         return True
 
@@ -79,4 +80,4 @@ class Below:
 
     @property
     def _ties(self) -> Tensor:
-        return self.lowest.ties[self._number] if self.lowest.ties else kernels.NONE
+        return self.lowest.ties[self._number] if self.lowest.ties else torch.empty(0, dtype=torch.int64)
