@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
+from fadeout.distributed import World, local, region_of
 from fadeout.graph import Analysis, Network
-from fadeout.parameters import Prunable, has_two_dimensions, held_by, named, unwrap
+from fadeout.outline import outline
+from fadeout.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
 from fadeout.place import Place
 from fadeout.rules.base import source
 from fadeout.rules.layers import BatchNorm, GroupNorm, TransposedConvolution, Weighted
@@ -88,7 +90,7 @@ class Channels:
         self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
     ) -> "BoundChannels":
         """Trace the network, and find the channels that can go."""
-        return BoundChannels(self, unwrap(model), optimizers, prunable)
+        return BoundChannels(self, model, optimizers, prunable)
 
 
 class BoundChannels:
@@ -102,7 +104,7 @@ class BoundChannels:
         prunable: Prunable,
     ):
         self._structure = structure
-        network = Network(model, structure.example_input, structure.leaves)
+        network = Network(*outline(unwrap(model), structure.example_input), structure.leaves)
         everything = named(model)
         held = None if optimizers is None else held_by(optimizers)
         trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
@@ -120,6 +122,7 @@ class BoundChannels:
                 "fadeout.Elements() prunes single weights"
             )
         self.parameters = {n: everything[n] for layer in self.layers for n in (*layer.scored, *layer.fading)}
+        self.world = World(self.parameters, group_of(model), alone=optimizers is None)
         self._tally = Tally(
             network,
             {layer.name: layer.width for layer in self.layers},
@@ -140,7 +143,8 @@ class BoundChannels:
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         """Mark scale and shift of the channels that a removal at this sparsity would take."""
-        ranked = [self._channel_scores(layer, scores) for layer in self.layers]
+        sizes = self._sizes(scores)
+        ranked = [_together([sizes[name] for name in layer.scored]) for layer in self.layers]
         free = np.concatenate([self._free(score) for score in ranked])
         together = np.concatenate(ranked)
         order = together.argsort(kind="stable")
@@ -159,18 +163,36 @@ class BoundChannels:
         held = int(np.isneginf(together).sum())  # such as a pruner keeps down are taken in any case
         chosen = alive(max(self._last, held))
         return {
-            name: _spread(~torch.from_numpy(chosen[layer.name]), self.parameters[name])
+            name: self._spread(~torch.from_numpy(chosen[layer.name]), name)
             for layer in self.layers
             for name in layer.fading
         }
 
-    def _channel_scores(self, layer: Layer, scores: Mapping[str, Tensor]) -> np.ndarray:
-        if len(layer.scored) == 1 and scores[layer.scored[0]].dim() == 1:
-            return scores[layer.scored[0]].double().cpu().numpy()
-        rows = [scores[name].double().reshape(len(scores[name]), -1) for name in layer.scored]
-        norms = torch.stack([row.norm(dim=1) for row in rows]).norm(dim=0)
-        held = torch.stack([row.isneginf().any(1) for row in rows]).any(0)
-        return norms.masked_fill(held, -math.inf).cpu().numpy()
+    def _sizes(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """For each scored parameter one number for each channel: its score, or the norm of its scores.
+
+        Where a parameter is sharded, these vectors are put together, in one sum over all processes.
+        """
+        names = [name for layer in self.layers for name in layer.scored]
+        sizes = {name: _by_channel(scores[name]) for name in names}
+        if not self.world.sharded:
+            return sizes
+        regions = {name: region_of(self.parameters[name]) for name in names}
+        split = {name: regions[name].shape[1:] != regions[name].whole[1:] for name in names}
+        parts = []
+        for name, region in regions.items():
+            part = torch.zeros(region.whole[0], dtype=torch.float64)
+            if self.world.owns(name):
+                part[region.slices[0]] = (_squares(sizes[name]) if split[name] else sizes[name]).cpu()
+            parts.append(part)
+        sums = self.world.add(torch.cat(parts)).split([len(part) for part in parts])
+        return {n: _roots(own) if split[n] else own for n, own in zip(names, sums, strict=True)}
+
+    def _spread(self, dead: Tensor, name: str) -> Tensor:
+        """The mask of this process's block of a parameter."""
+        block = local(self.parameters[name])
+        rows = dead[region_of(self.parameters[name]).slices[0]]
+        return rows.to(block.device).view(-1, *[1] * (block.dim() - 1)).expand_as(block)
 
     def _free(self, scores: np.ndarray) -> np.ndarray:
         """All but the highest ``min_channels`` of a layer, which must stay."""
@@ -256,8 +278,28 @@ def _first(reached: Any, count: int, guess: int) -> int:
     return high
 
 
-def _spread(dead: Tensor, parameter: Tensor) -> Tensor:
-    return dead.to(parameter.device).view(-1, *[1] * (parameter.dim() - 1)).expand_as(parameter)
+def _by_channel(score: Tensor) -> Tensor:
+    """The scores of single channels, or the norms of their rows; minus infinity stays what it is."""
+    if score.dim() == 1:
+        return score.double()
+    rows = score.double().reshape(len(score), -1) if len(score) else score.double().new_zeros(0, 1)
+    return rows.norm(dim=1).masked_fill(rows.isneginf().any(1), -math.inf)
+
+
+def _squares(sizes: Tensor) -> Tensor:
+    return sizes.square().masked_fill(sizes.isneginf(), -math.inf)
+
+
+def _roots(squares: Tensor) -> Tensor:
+    return squares.sqrt().masked_fill(squares.isneginf(), -math.inf)
+
+
+def _together(sizes: Sequence[Tensor]) -> np.ndarray:
+    """The scores of channels of which several parameters have a part."""
+    if len(sizes) == 1:
+        return sizes[0].cpu().numpy()
+    rows = torch.stack(list(sizes))
+    return rows.norm(dim=0).masked_fill(rows.isneginf().any(0), -math.inf).cpu().numpy()
 
 
 def _one_of(name: str, given: object, accepted: tuple[str, ...]) -> None:

@@ -7,6 +7,9 @@ autograd; a missing gradient counts as zero.
 A criterion that does not look at the gradient may say so with an attribute
 ``needs_gradient = False``: its scores are then computed from the weights whenever they are wanted.
 All others are scored once, when the gradients of a step are ready, and the pruner keeps the scores.
+
+One that scores each weight by itself says ``elementwise = True``: where a parameter is sharded over
+processes, each of them scores its own part. One that looks at whole layers cannot be used there.
 """
 
 from collections.abc import Callable
@@ -69,6 +72,18 @@ def lamp(weight: Tensor, gradient: Tensor) -> Tensor:
 
 magnitude.needs_gradient = False  # pyright: ignore[reportFunctionMemberAccess]
 lamp.needs_gradient = False  # pyright: ignore[reportFunctionMemberAccess]
+for _criterion in (magnitude, gradient_magnitude, taylor):
+    _criterion.elementwise = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def check_elementwise(criterion: Criterion) -> None:
+    """Raise where a criterion cannot score the parts of a sharded parameter one by one."""
+    if not getattr(criterion, "elementwise", False):
+        raise ValueError(
+            f"{criterion} may need whole layers, and the model's parameters are sharded over processes. Use "
+            "fadeout.criteria.magnitude, taylor or gradient_magnitude; a criterion of your own that scores "
+            "each weight by itself says so with an attribute elementwise = True"
+        )
 
 
 class moving_average:
@@ -91,6 +106,7 @@ class moving_average:
         if not 0 <= decay < 1:
             raise ValueError(f"the decay of a moving average lies in [0, 1), got {decay!r}")
         self.criterion, self.decay = criterion, decay
+        self.elementwise = getattr(criterion, "elementwise", False)
 
     def __call__(self, weight: Tensor, gradient: Tensor) -> Tensor:
         return self.criterion(weight, gradient)

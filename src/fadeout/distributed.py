@@ -1,18 +1,57 @@
 """Beyond one process: which part of the weights this one has, and sums over all of them.
 
-A model may be replicated (DDP), sharded (FSDP2) or split by layers' dimensions (tensor parallel), over a mesh
-of any shape. A pruner need not know: it works on this process's own pieces, and what has to be the same
-everywhere follows from sums of counts.
+A model may be replicated (DDP), sharded (FSDP2), or split along its layers' dimensions (tensor parallel),
+over a mesh of any shape. A pruner works on this process's own blocks, and whatever must be the same
+everywhere follows from sums of a few numbers. Without a process group all of this does nothing.
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial
+
+
+def is_distributed(tensor: object) -> bool:
+    """Whether a tensor is a ``DTensor``, of which each process holds a block."""
+    module = sys.modules.get("torch.distributed.tensor")  # which takes long to import, and need not be there
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local(tensor: Any) -> Tensor:
+    """This process's block of a tensor, in the same memory; of a plain tensor all of it."""
+    return tensor.to_local() if is_distributed(tensor) else tensor
+
+
+def whole(tensor: Any) -> Tensor:
+    """All of a tensor; where it is distributed, every process must ask."""
+    return tensor.full_tensor() if is_distributed(tensor) else tensor
+
+
+def is_first(tensors: Iterable[object]) -> bool:
+    """Whether this process writes what all have together; where nothing is distributed, each for itself."""
+    return not any(map(is_distributed, tensors)) or dist.get_rank() == 0
+
+
+def distributed_as(block: Tensor, tensor: Any) -> Tensor:
+    """Blocks like those of a tensor as one tensor, distributed as that is."""
+    if not is_distributed(tensor):
+        return block
+    from torch.distributed.tensor import DTensor
+
+    place = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(block, tensor.device_mesh, tensor.placements, run_check=False, **place)
+
+
+def block_of(full: Tensor, tensor: Any) -> Tensor:
+    """The block of a full tensor, plain or distributed, that this process has of another of its shape."""
+    if is_distributed(full) and is_distributed(tensor):
+        return local(full.redistribute(tensor.device_mesh, tensor.placements))  # pyright: ignore
+    return whole(full)[region_of(tensor).slices] if is_distributed(tensor) else whole(full)
 
 
 @dataclass(frozen=True)
@@ -23,13 +62,16 @@ class Region:
         whole: the shape of the whole tensor.
         shape: that of the block.
         offset: where its first element is in the whole.
-        owned: whether this process counts it; of several that have the same block only one does.
     """
 
     whole: tuple[int, ...]
     shape: tuple[int, ...]
     offset: tuple[int, ...]
-    owned: bool = True
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where the block is in the whole."""
+        return tuple(slice(first, first + size) for first, size in zip(self.offset, self.shape, strict=True))
 
     def positions(self, own: Tensor) -> Tensor:
         """Positions in the block, row by row, as positions in the whole.
@@ -44,29 +86,41 @@ class Region:
         return places
 
 
+def region_of(tensor: Any) -> Region:
+    """Where this process's block lies in a tensor."""
+    shape = tuple(tensor.shape)
+    if not is_distributed(tensor):
+        return Region(shape, shape, (0,) * len(shape))
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return Region(shape, *compute_local_shape_and_global_offset(shape, tensor.device_mesh, tensor.placements))
+
+
 class Shards:
-    """The blocks that this process has of some tensors, and sums over all processes.
+    """The blocks that this process has of some tensors, for sums over all of them.
 
     Args:
         regions: one for each tensor; none where the tensors are whole.
-        group: the processes that have the other blocks; None where there are none.
-        device: where sums are made.
+        owned: for each whether this process counts it; of several that have the same block, one does.
+        world: the processes that have the other blocks.
     """
 
-    def __init__(self, regions: Sequence[Region] = (), group: Any = None, device: Any = "cpu"):
-        self._regions, self._group, self._device = list(regions), group, device
-        sizes = [_size(region.whole) for region in self._regions]
+    def __init__(
+        self, regions: Sequence[Region] = (), owned: Sequence[bool] = (), world: "World | None" = None
+    ):
+        self._regions, self._owned, self._world = list(regions), list(owned), world
+        sizes = [torch.Size(region.whole).numel() for region in self._regions]
         self._starts = [sum(sizes[:number]) for number in range(len(sizes))]
         self.total = sum(sizes)
 
     @property
     def sharded(self) -> bool:
         """Whether the tensors are parts of larger ones."""
-        return bool(self._regions)
+        return self._world is not None
 
     def owns(self, number: int) -> bool:
         """Whether this process counts its block of a tensor."""
-        return not self._regions or self._regions[number].owned
+        return not self._owned or self._owned[number]
 
     def positions(self, number: int, own: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """Positions in a block, row by row, as positions among all elements of all whole tensors."""
@@ -76,15 +130,138 @@ class Shards:
 
     def sum(self, numbers: Sequence[int]) -> list[int]:
         """The sums over all processes."""
-        if self._group is None:
-            return list(numbers)
-        sums = torch.tensor(numbers, dtype=torch.int64, device=self._device)
-        dist.all_reduce(sums, group=self._group)
-        return sums.tolist()
+        return list(numbers) if self._world is None else self._world.sum(numbers)
 
 
 ALONE = Shards()
 
 
-def _size(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())
+class World:
+    """The processes that train a model together, and what each of them has of its parameters.
+
+    Args:
+        parameters: those that are pruned, by name.
+        group: of the processes; by default those of the parameters' mesh, or all.
+        alone: only this process takes part, unless the parameters are distributed.
+
+    Raises:
+        ValueError: on all processes, where they do not train the same model.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], group: Any = None, alone: bool = False):
+        self._parameters = dict(parameters)
+        split = any(map(is_distributed, parameters.values()))
+        together = dist.is_available() and dist.is_initialized() and (split or not alone)
+        self._group = (group or _group_of(parameters.values())) if together else None
+        self.size = dist.get_world_size(self._group) if together else 1
+        self.sharded = self.size > 1 and split
+        if self.size > 1:
+            self._device = local(next(iter(parameters.values()))).device
+            self._first = dist.get_global_rank(self._group, 0) if self._group else 0
+            self._check_alike()
+
+    def shards(self, names: Iterable[str]) -> Shards:
+        """The blocks of some parameters."""
+        if not self.sharded:
+            return ALONE
+        names = list(names)
+        regions = [region_of(self._parameters[name]) for name in names]
+        return Shards(regions, [self.owns(name) for name in names], self)
+
+    def owns(self, name: str) -> bool:
+        """Whether this process counts its block of a parameter: of several that have the same, the first."""
+        if not self.sharded:
+            return True
+        parameter: Any = self._parameters[name]
+        if not is_distributed(parameter):
+            return dist.get_rank() == self._first
+        mesh, here = parameter.device_mesh, parameter.device_mesh.get_coordinate()
+        copies = [
+            place for place, kind in zip(here, parameter.placements, strict=True) if kind.is_replicate()
+        ]
+        # a mesh that is a slice of a larger one has sisters with copies of all it has
+        return not any(copies) and self._first in mesh.mesh.flatten().tolist()
+
+    def sum(self, numbers: Sequence[int]) -> list[int]:
+        """Sums of whole numbers over all processes."""
+        if self.size == 1:
+            return list(numbers)
+        return self._reduced(torch.tensor(numbers, dtype=torch.int64)).tolist()
+
+    def add(self, values: Tensor) -> Tensor:
+        """Sums over all processes of what each of them counts, where they have different blocks."""
+        return self._reduced(values.double()).to(values.device) if self.sharded else values
+
+    def most(self, value: float) -> float:
+        """The highest of all processes that have different blocks."""
+        highest = dist.ReduceOp.MAX
+        return self._reduced(torch.tensor([value]).double(), highest).item() if self.sharded else value
+
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        """What is true on any process, so that all of them raise the same error, and none waits for it."""
+        return [number > 0 for number in self.sum([int(flag) for flag in flags])]
+
+    def _reduced(self, values: Tensor, operation: Any = dist.ReduceOp.SUM, group: Any = None) -> Tensor:
+        values = values.to(self._device)
+        dist.all_reduce(values, operation, group=group or self._group)
+        return values
+
+    def _check_alike(self) -> None:
+        """Raise on all processes where one has another model, or other weights where they have copies."""
+        shapes = str([(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()])
+        if self._differ([zlib.crc32(shapes.encode())], self._group)[0]:
+            raise ValueError(
+                "the processes prune different parameters: build the same model, optimizer and pruner on each"
+            )
+        names = list(self._parameters)
+        found = [False] * len(names)
+        for group, copied in _copies(self._parameters, self._group):
+            sums = [_checksum(local(self._parameters[name])) for name in copied]
+            for name, differs in zip(copied, self._differ(sums, group), strict=True):
+                found[names.index(name)] |= differs
+        odd = [name for name, differs in zip(names, self.any(found), strict=True) if differs]
+        if odd:
+            raise ValueError(
+                f"the processes have different weights in {', '.join(odd[:5])}: they would fade different "
+                "ones. Wrap the model in DistributedDataParallel, which copies those of the first process to "
+                "all, or build it everywhere with the same seed"
+            )
+
+    def _differ(self, numbers: list[int], group: Any) -> list[bool]:
+        both = torch.tensor([numbers, [-number for number in numbers]], dtype=torch.int64)
+        high, low = self._reduced(both, dist.ReduceOp.MAX, group).tolist()
+        return [one != -other for one, other in zip(high, low, strict=True)]
+
+
+def _group_of(parameters: Iterable[Any]) -> Any:
+    """The processes of the largest mesh; None, which means all, where there is none."""
+    meshes = [parameter.device_mesh for parameter in parameters if is_distributed(parameter)]
+    mesh = max(meshes, key=lambda one: one.size(), default=None)
+    if mesh is None or mesh.size() == dist.get_world_size():
+        return None
+    return (mesh if mesh.ndim == 1 else mesh._flatten()).get_group()
+
+
+def _copies(parameters: Mapping[str, Any], group: Any) -> Iterable[tuple[Any, list[str]]]:
+    """Groups of processes, and the parameters of which these have copies."""
+    found: dict[Any, list[str]] = {}
+    for name, parameter in parameters.items():
+        if not is_distributed(parameter):
+            found.setdefault(group, []).append(name)
+            continue
+        if any(kind.is_partial() for kind in parameter.placements):
+            raise ValueError(
+                f"{name!r} is a sum over processes ({parameter.placements}): it cannot be pruned"
+            )
+        for dimension, kind in enumerate(parameter.placements):
+            if kind.is_replicate():
+                found.setdefault(parameter.device_mesh.get_group(dimension), []).append(name)
+    return found.items()
+
+
+def _checksum(tensor: Tensor) -> int:
+    """A sum of all bits that does not depend on the order of summation."""
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
+    return (
+        int(tensor.detach().contiguous().view(kind).sum(dtype=torch.int64)) >> 1
+    )  # so that it can change sign

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout.distributed import block_of, is_first, local, whole
 from fadeout.files import write_atomically
 from fadeout.hooks import StepHooks
 from fadeout.parameters import named
@@ -52,7 +53,7 @@ class Masks(Mapping[str, Tensor]):
     @property
     def left(self) -> int:
         """How many of them stay."""
-        return sum(int(mask.count_nonzero()) for mask in self.values())
+        return sum(int(whole(mask.sum())) for mask in self.values())
 
     @property
     def sparsity(self) -> float:
@@ -70,8 +71,8 @@ class Masks(Mapping[str, Tensor]):
     @torch.no_grad()
     def apply_to(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """The same, for parameters by name."""
-        for parameter, mask in self._match(parameters):
-            parameter.masked_fill_(~mask.to(parameter.device), 0)
+        for weight, mask in self._match(parameters):
+            weight.masked_fill_(~mask, 0)
 
     def hold(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> StepHooks:
         """Keep the zeros at zero through further training: they are set again after every step.
@@ -80,12 +81,17 @@ class Masks(Mapping[str, Tensor]):
         """
         self.apply(model)
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        return StepHooks(optimizers, _Hold(self._match(named(model))))
+        return StepHooks(optimizers, _Hold(self, named(model)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a safetensors file, in one move: a crash leaves the old file or the new one."""
-        masks = {name: mask.contiguous() for name, mask in self.items()}
-        write_atomically(path, lambda p: safetensors.torch.save_file(masks, p, {"format": "fadeout.masks"}))
+        """Write to a safetensors file, in one move: a crash leaves the old file or the new one.
+
+        The masks of a sharded model are gathered, so every process must call it; the first one writes.
+        """
+        masks = {name: whole(mask).cpu().contiguous() for name, mask in self.items()}
+        if is_first(self.values()):
+            metadata = {"format": "fadeout.masks"}
+            write_atomically(path, lambda p: safetensors.torch.save_file(masks, p, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Masks":
@@ -95,7 +101,8 @@ class Masks(Mapping[str, Tensor]):
         except safetensors.SafetensorError as error:
             raise ValueError(f"{os.fspath(path)} is no whole safetensors file: {error}") from error
 
-    def _match(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[nn.Parameter, Tensor]]:
+    def _match(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[Tensor, Tensor]]:
+        """This process's block of each parameter, and of its mask."""
         missing = [name for name in self if name not in parameters]
         if missing:
             raise ValueError(f"the masks are for another model: this one has no {', '.join(missing[:5])}")
@@ -105,12 +112,14 @@ class Masks(Mapping[str, Tensor]):
                     f"the mask of {name!r} has shape {tuple(mask.shape)}, "
                     f"the parameter {tuple(parameters[name].shape)}: the masks are for another model"
                 )
-        return [(parameters[name], mask) for name, mask in self.items()]
+        chosen = [(parameters[name], mask) for name, mask in self.items()]
+        return [(local(p.detach()), block_of(mask, p).to(p.device)) for p, mask in chosen]
 
 
 class _Hold:
-    def __init__(self, pairs: list[tuple[nn.Parameter, Tensor]]):
-        self._gone = [(parameter, ~mask.to(parameter.device)) for parameter, mask in pairs]
+    def __init__(self, masks: Masks, parameters: Mapping[str, nn.Parameter]):
+        blocks = zip(masks, masks._match(parameters), strict=True)
+        self._gone = [(parameters[name], ~mask) for name, (_, mask) in blocks]
 
     def begin(self) -> None: ...
 
@@ -118,4 +127,4 @@ class _Hold:
 
     def end(self) -> None:
         for parameter, gone in self._gone:
-            parameter.masked_fill_(gone, 0)
+            local(parameter.detach()).masked_fill_(gone, 0)

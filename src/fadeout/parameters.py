@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -34,6 +35,11 @@ def unwrap(model: nn.Module) -> nn.Module:
         if not isinstance(inside, nn.Module):
             return model
         model = inside
+
+
+def group_of(model: nn.Module) -> Any:
+    """The processes among which DDP shares out a model; None where it is not wrapped by it."""
+    return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None
 
 
 def has_two_dimensions(name: str, parameter: nn.Parameter) -> bool:

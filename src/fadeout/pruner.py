@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from fadeout import criteria
 from fadeout.channels import Channels
-from fadeout.criteria import Criterion
+from fadeout.criteria import Criterion, check_elementwise
+from fadeout.distributed import block_of, distributed_as, local
 from fadeout.hooks import StepHooks, gradient_scale
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions, held_by
@@ -53,6 +54,9 @@ class Pruner(ABC):
         self._bound = self.structure.bind(model, self._optimizers, prunable)
         self._bound.check(self._final_sparsity)
         self.parameters = self._bound.parameters
+        self._world = self._bound.world
+        if self._world.sharded:
+            check_elementwise(criterion)
         # Single weights by their magnitude, the usual case, need neither scores nor masks.
         quick = type(self._bound) is BoundElements and criterion is criteria.magnitude
         self._quick = cast(BoundElements, self._bound) if quick else None
@@ -115,7 +119,7 @@ class Pruner(ABC):
     def masks(self) -> Masks:
         """What would stay if removal, to the final target, came now."""
         gone = self._bound.select(self._scores(), self._final_sparsity)
-        return Masks({name: ~targeted for name, targeted in gone.items()})
+        return Masks({name: distributed_as(~mine, self.parameters[name]) for name, mine in gone.items()})
 
     def remove(self) -> Masks:
         """Set the weights beyond the final target to exactly zero, detach, and return the masks.
@@ -182,7 +186,8 @@ class Pruner(ABC):
             "steps": self.steps,
             "sparsity": self._final_sparsity,
             "shapes": {name: tuple(p.shape) for name, p in self.parameters.items()},
-            "scores": {name: score.clone() for name, score in self._kept_scores.items()},
+            "scored": bool(self._kept_scores),
+            "scores": self._distributed(self._kept_scores or self._no_scores()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -209,10 +214,7 @@ class Pruner(ABC):
                     "build it with the same arguments to resume"
                 )
         self._step = int(state["step"])
-        self._kept_scores = {
-            name: score.detach().clone().to(self.parameters[name].device)
-            for name, score in state["scores"].items()
-        }
+        self._kept_scores = self._blocks(state["scores"]) if state.get("scored", True) else {}
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -220,12 +222,30 @@ class Pruner(ABC):
     def _final_sparsity(self) -> float:
         return _in_range(as_schedule(self.sparsity)(1.0), 1.0)
 
+    def _weight(self, name: str) -> Tensor:
+        """This process's block of a parameter, outside autograd."""
+        return local(self.parameters[name].detach())
+
+    def _distributed(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """This process's blocks as copies that are distributed as the parameters are."""
+        return {name: distributed_as(block.clone(), self.parameters[name]) for name, block in blocks.items()}
+
+    def _blocks(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of this process's blocks of tensors like the parameters, full or distributed."""
+        parameters = self.parameters
+        return {
+            name: block_of(tensor.detach(), parameters[name]).clone().to(parameters[name].device)
+            for name, tensor in tensors.items()
+        }
+
     def _fade_under(self, masks: Masks) -> float:
-        gone = stays = 0.0
+        squares = torch.zeros(2, dtype=torch.float64)
         for name, mask in masks.items():
-            weight = self.parameters[name].detach().double()
-            gone += float(torch.where(mask, 0, weight).square().sum())
-            stays += float(torch.where(mask, weight, 0).square().sum())
+            if self._world.owns(name):
+                weight, stays = self._weight(name).double(), local(mask)
+                parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
+                squares += torch.stack([part.square().sum() for part in parts]).cpu()
+        gone, stays = self._world.add(squares).tolist()
         return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
 
     @property
@@ -248,11 +268,12 @@ class Pruner(ABC):
             return {name: Marked(mask) for name, mask in self._targeted().items()}
         try:
             targets = self._quick.below(self.sparsity_now)
+            # where there was nothing to look for, nothing was seen
+            unsure = any(math.isinf(target.lowest.threshold) for target in targets.values())
         except FloatingPointError:
+            targets, unsure = {}, True
+        if self._world.any([unsure])[0]:
             self._check_finite()
-            raise
-        if any(math.isinf(target.lowest.threshold) for target in targets.values()):
-            self._check_finite()  # there was nothing to look for, so nothing was seen
         return targets
 
     def _scores(self) -> dict[str, Tensor]:
@@ -262,24 +283,35 @@ class Pruner(ABC):
                     f"{self.criterion} scores weights by their gradients, and no step has been taken yet"
                 )
             return self._kept_scores
-        return {name: self._score(name, parameter) for name, parameter in self.parameters.items()}
+        scores = {name: self._score(name, parameter) for name, parameter in self.parameters.items()}
+        self._check_scores(scores)
+        return scores
+
+    def _no_scores(self) -> dict[str, Tensor]:
+        """What stands in a state before the first step: all states have the same parts, as checkpoints want."""
+        names = self.parameters if self._needs_gradient else ()
+        return {name: torch.zeros_like(widened(self._weight(name))) for name in names}
 
     def _keep_scores(self) -> None:
         scales = {
             id(p): gradient_scale(o) for o in self._optimizers for g in o.param_groups for p in g["params"]
         }
         update = getattr(self.criterion, "update", lambda old, new: new)
-        for name, parameter in self.parameters.items():
-            score = self._score(name, parameter, scales[id(parameter)])
+        scores = {
+            n: self._score(n, parameter, scales[id(parameter)]) for n, parameter in self.parameters.items()
+        }
+        self._check_scores(scores)
+        for name, score in scores.items():
             old = self._kept_scores.get(name)
             self._kept_scores[name] = score if old is None else update(old, score)
 
     @torch.no_grad()
     def _score(self, name: str, parameter: nn.Parameter, scale: float = 1.0) -> Tensor:
-        weight = widened(parameter.detach())
+        weight = widened(self._weight(name))
         gradient = weight.new_zeros(()).expand_as(weight)
         if self._needs_gradient and parameter.grad is not None:
-            dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            own = local(parameter.grad)
+            dense = own.to_dense() if own.is_sparse else own
             gradient = dense.to(weight.dtype) / scale
         score = self.criterion(weight, gradient)
         if score.shape != weight.shape:
@@ -287,16 +319,26 @@ class Pruner(ABC):
                 f"{self.criterion} gave scores of shape {tuple(score.shape)} for {name!r}, "
                 f"which has shape {tuple(weight.shape)}"
             )
-        if self.criterion is not criteria.magnitude and bool(score.isnan().any()):
-            raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._step}")
         return score
 
-    def _check_finite(self, when: str = "") -> None:
-        """Raise, naming parameter and step, where a weight is NaN or infinite."""
-        largest = {n: torch.linalg.vector_norm(p.detach(), math.inf) for n, p in self.parameters.items()}
-        if torch.stack([value.double().cpu() for value in largest.values()]).isfinite().all():
+    def _check_scores(self, scores: Mapping[str, Tensor]) -> None:
+        """Raise, on all processes, where a criterion gives no number on one of them."""
+        if self.criterion is criteria.magnitude:
             return
-        name = next(name for name, value in largest.items() if not value.isfinite())
+        odd = self._world.any([bool(score.isnan().any()) for score in scores.values()])
+        for name, is_odd in zip(scores, odd, strict=True):
+            if is_odd:
+                raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._step}")
+
+    def _check_finite(self, when: str = "") -> None:
+        """Raise, naming parameter and step, where a weight is NaN or infinite on any process."""
+        weights = [self._weight(name) for name in self.parameters]
+        largest = [torch.linalg.vector_norm(w, math.inf) if w.numel() else w.new_zeros(()) for w in weights]
+        finite = torch.stack([value.double().cpu() for value in largest]).isfinite().tolist()
+        odd = self._world.any([not one for one in finite])
+        if not any(odd):
+            return
+        name = next(name for name, is_odd in zip(self.parameters, odd, strict=True) if is_odd)
         raise ValueError(
             f"{name!r} holds NaN or infinite weights {when or f'at step {self._step}'}: training has "
             f"diverged. The pruner has changed nothing in this step{self._blame()}"

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.parameters import Prunable, choose
-from fadeout.selection import Finder, lowest
+from fadeout.distributed import World, local
+from fadeout.parameters import Prunable, choose, group_of
+from fadeout.selection import Finder
 from fadeout.targets import Below
 
 
@@ -43,22 +44,34 @@ class Elements:
         self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
     ) -> "BoundElements":
         """Find the weights that take part; without optimizers, where training is over, all of the model's."""
-        return BoundElements(self, choose(model, optimizers, prunable))
+        parameters = choose(model, optimizers, prunable)
+        return BoundElements(self, parameters, World(parameters, group_of(model), alone=optimizers is None))
 
-    def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
-        """Mark the weights that a removal at this sparsity would take."""
-        if self.scope == "layer":
-            return {n: lowest([s], round(sparsity * s.numel()))[0] for n, s in scores.items()}
-        total = sum(score.numel() for score in scores.values())
-        marks = lowest(list(scores.values()), round(sparsity * total))
-        return dict(zip(scores, marks, strict=True))
+    def select(
+        self, scores: Mapping[str, Tensor], sparsity: float, world: World | None = None
+    ) -> dict[str, Tensor]:
+        """Mark the weights that a removal at this sparsity would take.
+
+        Args:
+            scores: one tensor for each parameter.
+            sparsity: the fraction to remove.
+            world: where the scores are blocks of larger ones, who has the others.
+        """
+        together = [[name] for name in scores] if self.scope == "layer" else [list(scores)]
+        marks = {}
+        for names in together:
+            shards = (world or World({})).shards(names)
+            total = shards.total or sum(scores[name].numel() for name in names)
+            found = Finder(shards=shards)([scores[name] for name in names], round(sparsity * total))
+            marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
+        return marks
 
 
 class BoundElements:
     """The weights of one network."""
 
-    def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter]):
-        self.structure, self.parameters = structure, parameters
+    def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], world: World):
+        self.structure, self.parameters, self.world = structure, parameters, world
         self.steps = 0  # of the training, as far as it is known: it decides whether to compile
         self._finders: dict[str, Finder] = {}
 
@@ -67,7 +80,7 @@ class BoundElements:
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         """Mark the weights that a removal at this sparsity would take."""
-        return self.structure.select(scores, sparsity)
+        return self.structure.select(scores, sparsity, self.world)
 
     def below(self, sparsity: float) -> dict[str, Below]:
         """The same for the weights as they are, ranked by magnitude, without a mask.
@@ -80,12 +93,13 @@ class BoundElements:
         return self._below("network", list(self.parameters), sparsity)
 
     def _below(self, key: str, names: list[str], sparsity: float) -> dict[str, Below]:
-        weights = [self.parameters[name].detach() for name in names]
-        total = sum(weight.numel() for weight in weights)
+        weights = [local(self.parameters[name].detach()) for name in names]
         if key not in self._finders:
+            work = self.steps * sum(weight.numel() for weight in weights)
             self._finders[key] = Finder(
-                magnitude=True, work=total * self.steps, compile=self.structure.compile
+                magnitude=True, work=work, compile=self.structure.compile, shards=self.world.shards(names)
             )
+        total = sum(self.parameters[name].numel() for name in names)
         found = self._finders[key](weights, round(sparsity * total))
         wide = max((_widened(weight) for weight in weights), key=lambda dtype: dtype.itemsize)
         passes = self._finders[key].passes(wide)

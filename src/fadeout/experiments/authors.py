@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.parameters import Prunable, choose
-from fadeout.selection import lowest
+from fadeout.distributed import World
+from fadeout.parameters import Prunable, choose, group_of
+from fadeout.selection import Finder
 from fadeout.structures import BoundElements, Elements
 
 
@@ -30,19 +30,20 @@ class AuthorsElements(Elements):
             if isinstance(module, nn.modules.batchnorm._BatchNorm)
             for parameter in module.parameters()
         }
-        return _Bound(self, parameters, frozenset(n for n, p in parameters.items() if id(p) not in norms))
+        world = World(parameters, group_of(model), alone=optimizers is None)
+        return _Bound(self, parameters, world, [n for n, p in parameters.items() if id(p) not in norms])
 
 
 class _Bound(BoundElements):
-    def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], counted: frozenset[str]):
-        super().__init__(structure, parameters)
+    def __init__(
+        self, structure: Elements, parameters: dict[str, nn.Parameter], world: World, counted: list[str]
+    ):
+        super().__init__(structure, parameters, world)
         self.counted = counted
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
-        counted = {name: score for name, score in scores.items() if name in self.counted}
-        total = sum(score.numel() for score in counted.values())
-        marks = lowest(list(counted.values()), round(sparsity * total))
-        highest = [s[m].max() for s, m in zip(counted.values(), marks, strict=True) if bool(m.any())]
-        threshold = torch.stack(highest).max() if highest else torch.tensor(-torch.inf)
-        chosen = dict(zip(counted, marks, strict=True))
-        return {name: chosen.get(name, score <= threshold.to(score)) for name, score in scores.items()}
+        total = sum(self.parameters[name].numel() for name in self.counted)
+        finder = Finder(shards=self.world.shards(self.counted))
+        found = finder([scores[name] for name in self.counted], round(sparsity * total))
+        marks = {name: found.mask(number, scores[name]) for number, name in enumerate(self.counted)}
+        return {name: marks.get(name, score <= found.threshold) for name, score in scores.items()}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fadeout.pruner import Pruner, keep_down
@@ -18,7 +19,6 @@ class GradualMagnitudePruning(Pruner):
         model, optimizer, sparsity, steps, structure, criterion, prunable: as in
             :class:`fadeout.SelectiveWeightDecay`; a ``sparsity`` that is a schedule replaces the growth.
 
-    >>> import torch
     >>> model = torch.nn.Linear(10, 10)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> pruner = GradualMagnitudePruning(model, optimizer, sparsity=0.9, steps=100)
@@ -33,7 +33,7 @@ class GradualMagnitudePruning(Pruner):
     """
 
     _state_parts = (*Pruner._state_parts, "held")
-    _held: dict[str, Tensor] | None = None
+    _held: dict[str, Tensor] | None = None  # what is zero, from the first step on
 
     @property
     def factor_now(self) -> float:
@@ -48,13 +48,12 @@ class GradualMagnitudePruning(Pruner):
         self._count()
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "held": self._held}
+        nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
+        return {**super().state_dict(), "held": self._distributed({**nothing, **(self._held or {})})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._held = state["held"] and {
-            name: mask.to(self.parameters[name].device) for name, mask in state["held"].items()
-        }
+        self._held = state["held"] and self._blocks(state["held"])
 
     def _growth(self) -> float:
         return _GROWTH(self.progress + 1 / self.steps)
@@ -64,7 +63,7 @@ class GradualMagnitudePruning(Pruner):
 
     def _zero(self, gone: dict[str, Tensor]) -> None:
         for name, mask in gone.items():
-            self.parameters[name].masked_fill_(mask, 0)
+            self._weight(name).masked_fill_(mask, 0)
 
 
 _GROWTH = cubic(1.0, window=(0.1, 0.75))

@@ -8,7 +8,8 @@ from torch.optim import Optimizer
 
 from fadeout import criteria
 from fadeout.channels import Channels
-from fadeout.criteria import Criterion
+from fadeout.criteria import Criterion, check_elementwise
+from fadeout.distributed import block_of, distributed_as, local
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions
 from fadeout.pruner import checked_sparsity, keep_down, widened
@@ -95,14 +96,21 @@ def _prune(
     """Prune to a sparsity; what the masks before have taken comes first."""
     bound = (structure or Elements()).bind(model, None, prunable)
     bound.check(sparsity)
+    if bound.world.sharded:
+        check_elementwise(criterion)
     scores = {}
     for name, parameter in bound.parameters.items():
-        weight = widened(parameter.detach())
-        gradient = torch.zeros_like(weight) if parameter.grad is None else parameter.grad.to(weight.dtype)
+        weight = widened(local(parameter.detach()))
+        gradient = parameter.grad
+        gradient = torch.zeros_like(weight) if gradient is None else local(gradient).to(weight.dtype)
         scores[name] = criterion(weight, gradient)
-        if bool(scores[name].isnan().any()):
+    odd = bound.world.any([bool(score.isnan().any()) for score in scores.values()])
+    for name, is_odd in zip(scores, odd, strict=True):
+        if is_odd:
             raise ValueError(f"{name!r} has no score: its weights hold NaN, or {criterion} gives it")
-    gone = bound.select(keep_down(scores, {name: ~mask for name, mask in before.items()}), sparsity)
-    masks = Masks({name: ~mask for name, mask in gone.items()})
+    parameters = bound.parameters
+    taken = {n: ~block_of(mask, parameters[n]) for n, mask in before.items() if n in parameters}
+    gone = bound.select(keep_down(scores, taken), sparsity)
+    masks = Masks({name: distributed_as(~mask, parameters[name]) for name, mask in gone.items()})
     masks.apply(model)
     return masks

@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fadeout.distributed import local
 from fadeout.hooks import gradient_scale
 from fadeout.masks import Masks
 from fadeout.parameters import held_by
@@ -61,8 +62,8 @@ class Slimming(Pruner):
         for parameter in self._scales.values():
             if parameter.grad is None or id(parameter) not in held:
                 continue
-            value = parameter.detach()
-            parameter.grad.add_(self._slope(value), alpha=scale)
+            value = local(parameter.detach())
+            local(parameter.grad).add_(self._slope(value), alpha=scale)
             if wants_loss:
                 penalty = self.strength * self._penalty(value).sum()
                 loss = penalty if loss is None else loss + penalty.to(loss.device)

@@ -11,6 +11,7 @@ from torch.optim import SGD, Optimizer
 from fadeout import criteria
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion
+from fadeout.distributed import local
 from fadeout.fades import Fade, Progressive
 from fadeout.hooks import gradient_scale
 from fadeout.parameters import Prunable, has_two_dimensions, held_by
@@ -105,8 +106,7 @@ class SelectiveWeightDecay(Pruner):
         if not self._fade.on_gradient:
             return None
         if wants_loss:  # a closure moves the weights and comes back, and the choice is that of the first time
-            weights = self.parameters
-            self._chosen = {n: Marked(c.mask(weights[n].detach())) for n, c in self._chosen.items()}
+            self._chosen = {n: Marked(c.mask(self._weight(n))) for n, c in self._chosen.items()}
         held = held_by([optimizer])
         groups, scale, loss = self._groups(), gradient_scale(optimizer), None
         for name, chosen in self._chosen.items():
@@ -124,19 +124,21 @@ class SelectiveWeightDecay(Pruner):
                 dose = -dose  # the optimizer climbs, and the penalty is still to fall
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            for mask, weight, gradient in chosen.parts(parameter.detach(), parameter.grad):
+            for mask, weight, gradient in chosen.parts(self._weight(name), local(parameter.grad)):
                 targeted = torch.where(mask, weight, 0)
                 gradient.add_(self._fade.gradient(targeted, dose * scale))
-                if wants_loss:
+                if wants_loss and self._world.owns(name):
                     value = self._fade.loss(targeted, dose)
                     loss = value if loss is None else loss + value.to(loss.device)
+        if wants_loss and self._world.sharded:
+            return self._world.add(torch.zeros(()) if loss is None else loss)
         return loss
 
     def end(self) -> None:
         if self._fade.on_gradient:
             self._check_finite()
             for name, chosen in self._chosen.items():
-                for mask, weight in chosen.parts(self.parameters[name].detach()):
+                for mask, weight in chosen.parts(self._weight(name)):
                     _flush(weight, mask)
             self._chosen = {}
         else:
@@ -147,11 +149,12 @@ class SelectiveWeightDecay(Pruner):
         self._count()
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "pending": dict(self._pending)}
+        pending = {name: self._pending.get(name, 0.0) for name in self.parameters}
+        return {**super().state_dict(), "pending": pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._pending = dict(state["pending"])
+        self._pending = {name: dose for name, dose in state["pending"].items() if dose}
 
     def _growth(self) -> float:
         return self._fade.target(self.progress, self.steps) if self.structure.gradual else 1.0
@@ -171,10 +174,11 @@ class SelectiveWeightDecay(Pruner):
         targets = self._targets()
         if self._fade.selective:
             return targets
-        return {n: Marked(torch.ones_like(p, dtype=torch.bool)) for n, p in self.parameters.items()}
+        everything = {name: self._weight(name) for name in self.parameters}
+        return {name: Marked(torch.ones_like(w, dtype=torch.bool)) for name, w in everything.items()}
 
     def _shrink(self, name: str, target: Target, dose: float) -> None:
-        weight = self.parameters[name].detach()
+        weight = self._weight(name)
         if torch.finfo(weight.dtype).bits < 32:
             dose = self._representable(name, target, dose)
         factor = self._fade.multiplier(dose)
@@ -187,12 +191,12 @@ class SelectiveWeightDecay(Pruner):
 
     def _representable(self, name: str, target: Target, dose: float) -> float:
         """Save up doses that a parameter below float32 cannot represent: 0.999 w is w in bfloat16."""
-        parameter = self.parameters[name]
+        weight = self._weight(name)
         dose = self._fade.add(self._pending.pop(name, 0.0), dose)
-        sizes = [torch.where(mask, w, 0).abs().amax() for mask, w in target.parts(parameter.detach())]
-        largest = torch.stack(sizes).amax().double()
-        change = largest - self._fade.shrink(largest, dose)
-        if change < 8 * torch.finfo(parameter.dtype).eps * largest:
+        sizes = [torch.where(mask, w, 0).abs().amax() for mask, w in target.parts(weight) if w.numel()]
+        largest = self._world.most(float(torch.stack(sizes).amax()) if sizes else 0.0)
+        change = largest - float(self._fade.shrink(torch.tensor(largest).double(), dose))
+        if change < 8 * torch.finfo(weight.dtype).eps * largest:
             self._pending[name] = dose
             return 0.0
         return dose
