@@ -4,8 +4,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from fadeout.selection import lowest
+import fadeout
+from fadeout import kernels, selection
+from fadeout.kernels import Passes
+from fadeout.selection import Finder, lowest
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
@@ -90,3 +95,149 @@ def test_tensors_on_different_devices():
     marks = lowest([torch.tensor([3.0, 1.0]), torch.tensor([2.0, 0.0], device="cuda")], 2)
     assert [m.device.type for m in marks] == ["cpu", "cuda"]
     assert [m.tolist() for m in marks] == [[False, True], [False, True]]
+
+
+# Time and again ---------------------------------------------------------------------------------------------
+
+
+def drifting(steps: int, seed: int = 0):
+    """Tensors that move a little at each step, in several layouts; later with ties, then with zeros."""
+    torch.manual_seed(seed)
+    parts = [
+        torch.randn(30, 100, 3, 3).to(memory_format=torch.channels_last),
+        torch.randn(400, 300),
+        torch.randn(50),
+        torch.randn(200, 150).t(),
+    ]
+    for step in range(steps):
+        for part in parts:
+            part.mul_(0.99).add_(torch.randn_like(part) * 0.003)
+        if step > steps // 2:
+            parts[1][:100] = parts[1][:100].mul(20).round() / 20
+        if step > 3 * steps // 4:
+            for part in parts:
+                part[part.abs() < 1.0] = 0
+        yield step, parts
+
+
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("magnitude", [False, True])
+@pytest.mark.parametrize("joined", [0, 10**9])
+def test_a_warm_search_finds_what_a_sort_finds(monkeypatch, compile, magnitude, joined):
+    monkeypatch.setattr(selection, "_JOINED", joined)
+    finder = Finder(magnitude=magnitude, compile=compile)
+    for step, parts in drifting(24):
+        total = sum(part.numel() for part in parts)
+        k = int(total * (0.5 + 0.02 * step if step < 16 else 0.9 if step < 21 else 0.3))
+        keys = torch.cat([(part.abs() if magnitude else part).reshape(-1) for part in parts])
+        wanted = torch.zeros(total, dtype=torch.bool)
+        wanted[keys.argsort(stable=True)[:k]] = True
+        found = finder(parts, k)
+        got = torch.cat([found.mask(n, part).reshape(-1) for n, part in enumerate(parts)])
+        if magnitude and found.threshold == 0:  # which of the zeros fade makes no difference
+            assert not (wanted & ~got).any()
+            assert not keys[got].any()
+        else:
+            assert torch.equal(got, wanted), step
+
+
+def test_a_threshold_that_jumps_is_found_again():
+    finder, part = Finder(magnitude=True), torch.linspace(0.001, 1, 50_000)
+    for scale in (1.0, 1.0, 1e-30, 1e30, 1.0, 0.0, 1.0, 1e-44, 1.0):
+        scaled = part * scale
+        for k in (25_000, 25_100, 100, 49_999):
+            assert finder([scaled], k).threshold == scaled.sort().values[k - 1]
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_magnitudes_are_finite(odd):
+    part = torch.ones(1000)
+    finder = Finder(magnitude=True)
+    finder([part], 500)
+    part[7] = odd
+    with pytest.raises(FloatingPointError):
+        finder([part], 500)
+
+
+def test_a_warm_search_is_one_pass(monkeypatch):
+    finder, calls = Finder(magnitude=True), []
+    for name in ("count", "probe"):
+        real = getattr(Passes, name)
+        monkeypatch.setattr(
+            Passes, name, lambda *a, real=real, name=name, **kw: (calls.append(name), real(*a, **kw))[1]
+        )
+    torch.manual_seed(0)
+    part = torch.randn(200_000)
+    for step in range(30):
+        part.add_(torch.randn_like(part), alpha=1e-4)
+        calls.clear()
+        finder([part], 180_000 - 20 * step)
+        if step > 2:
+            assert calls == ["probe"], step
+
+
+class Reads:
+    """Counts how often numbers are read from a device, were the tensors on one."""
+
+    METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "nonzero", "__index__")
+
+    def __init__(self, monkeypatch):
+        self.count = self._depth = 0
+        for name in self.METHODS:
+            monkeypatch.setattr(torch.Tensor, name, self._counted(getattr(torch.Tensor, name)))
+
+    def _counted(self, real):
+        def call(*args, **kwargs):
+            self.count += self._depth == 0
+            self._depth += 1
+            try:
+                return real(*args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        return call
+
+
+def test_a_warm_step_reads_at_most_three_times_from_the_device(monkeypatch):
+    monkeypatch.setattr(kernels, "reads_are_free", lambda row: False)  # as on a GPU
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.Linear(200, 300))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=1000)
+    pruner.load_state_dict({**pruner.state_dict(), "step": 500})
+    reads = Reads(monkeypatch)
+    for _ in range(5):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=1e-5)
+        reads.count = 0
+        optimizer.step()
+    assert 1 <= reads.count <= 3
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that is made."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {
+            t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
+        }
+        result = func(*args, **(kwargs or {}))
+        for made in tree_leaves(result):
+            if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in given:
+                self.bytes = max(self.bytes, made.untyped_storage().nbytes())
+        return result
+
+
+def test_nothing_as_large_as_the_weights_is_made():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2000, 2000, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=1000)
+    pruner.load_state_dict({**pruner.state_dict(), "step": 500})
+    for _ in range(3):
+        with Largest() as largest:
+            optimizer.step()
+    assert largest.bytes <= 4 * 2**18 < 4 * 2000**2 / 8

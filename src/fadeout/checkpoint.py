@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fadeout.compact import Plan, apply_plan, plans_of
+from fadeout.distributed import is_first, whole
 from fadeout.files import write_atomically
 from fadeout.packing import Packed, pack, unpack
 from fadeout.parameters import clean, unwrap
@@ -41,7 +42,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     its size. What is stored is the ``state_dict``, bit for bit, tied tensors once; nothing is pickled.
 
     Args:
-        model: the network; it may be wrapped (DDP, ``torch.compile``, ``AveragedModel``).
+        model: the network; it may be wrapped (DDP, ``torch.compile``, ``AveragedModel``). The parameters of a
+            sharded one (FSDP2) are gathered one by one: every process calls, and the first one writes.
         path: of the file, by custom ``*.safetensors``.
 
     >>> import tempfile
@@ -62,12 +64,16 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         )
     packed, stored, tied, first = {}, {}, {}, {}
     state = _state(model)
+    writes = is_first(state.values())
     for name, tensor in state.items():
         if first.setdefault(id(tensor), name) != name:
             tied[name] = first[id(tensor)]
             continue
+        full = whole(tensor)
+        if not writes:
+            continue
         try:
-            packed[name], stored[name] = pack(tensor)
+            packed[name], stored[name] = pack(full)
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from error
     fields = {
@@ -78,7 +84,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "buffers": [name for name, tensor in state.items() if not isinstance(tensor, nn.Parameter)],
     }
     header = {"fadeout": _json({**fields, "checksum": _checksum(fields)})}
-    write_atomically(path, lambda p: safetensors.torch.save_file(stored, p, header))
+    if writes:
+        write_atomically(path, lambda p: safetensors.torch.save_file(stored, p, header))
 
 
 def load(

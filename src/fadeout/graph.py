@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.distributed import is_distributed
 from fadeout.heads import PARAMETERS, Heads
 from fadeout.modes import in_mode
 from fadeout.place import Place
@@ -56,6 +57,11 @@ class Network:
     """
 
     def __init__(self, model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()):
+        if any(map(is_distributed, model.parameters())):
+            raise ValueError(
+                "the model's parameters are distributed over processes: call fadeout.save(model, path) on "
+                "all of them, and load the file in one"
+            )
         self.model = model
         self.inputs = example_input if isinstance(example_input, tuple) else (example_input,)
         with in_mode(model, training=True):

@@ -110,9 +110,9 @@ class Passes:
         found = []
         for row, fact, places in zip(rows, probe.facts, probe.places, strict=True):
             if places is None:
-                inside = self._inside(self._key(row), low, high)
+                inside = self._inside(self.key(row), low, high)
                 places = torch.nonzero_static(inside, size=fact.inside).squeeze(1)
-            found.append((self._key(row[places]), places))
+            found.append((self.key(row[places]), places))
         return found
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
@@ -129,19 +129,19 @@ class Passes:
 
     def _probe(self, row: Tensor, low: float, high: float, most: int) -> tuple[list[Tensor], Tensor | None]:
         """Of each piece of a row: how many are below, how many up to the end of the bracket, and the peak."""
-        facts, own, start, cpu = [], [], 0, row.device.type == "cpu"
+        facts, own, start, free = [], [], 0, reads_are_free(row)
         for key in self._keys(row):
             lower = key < low
             upper = key <= high if high == torch.inf else key < high
             facts += [lower.count_nonzero(), upper.count_nonzero(), key.amax()]
-            if cpu and most >= 0:
+            if free and most >= 0:
                 number = int(facts[-2]) - int(facts[-3])
                 most -= number
                 if number and most >= 0:
                     inside = upper.logical_xor_(lower).numpy()  # whose search takes a fifth of the time
                     own.append(torch.from_numpy(np.flatnonzero(inside)).add_(start))
             start += len(key)
-        if not cpu or most < 0:
+        if not free or most < 0:
             return facts, None
         return facts, own[0] if len(own) == 1 else torch.cat([_NONE, *own])
 
@@ -149,9 +149,10 @@ class Passes:
         return (key >= low) & (key <= high if high == torch.inf else key < high)
 
     def _keys(self, row: Tensor) -> Iterator[Tensor]:
-        return (self._key(piece) for piece in pieces(row))
+        return (self.key(piece) for piece in pieces(row))
 
-    def _key(self, piece: Tensor) -> Tensor:
+    def key(self, piece: Tensor) -> Tensor:
+        """What a part of a row is ranked by."""
         key = piece.abs() if self.magnitude else piece
         return key if key.dtype == self.wide else key.to(self.wide)
 
@@ -168,7 +169,7 @@ class CompiledPasses(Passes):
         lower, upper, peak = _compiled(_blocks)(blocks, bounds)
         rest, last = super()._probe(row[length:], low, high, most)
         facts = [lower.double().sum(), upper.double().sum(), peak.amax(), *rest]  # floats hold 2^24 only
-        if row.device.type != "cpu" or last is None or facts[1] - facts[0] + len(last) > most:
+        if not reads_are_free(row) or last is None or facts[1] - facts[0] + len(last) > most:
             return facts, None
         some = (upper != lower).nonzero().squeeze(1)
         block, place = self._inside(blocks[some].abs(), low, high).nonzero().unbind(1)
@@ -203,6 +204,11 @@ def passes(magnitude: bool, wide: torch.dtype, work: float, compile: bool | None
         warnings.warn(notice, stacklevel=2)
         return Passes(magnitude, wide)
     return compiled
+
+
+def reads_are_free(row: Tensor) -> bool:
+    """Whether numbers can be read without waiting for a device to finish what it does."""
+    return row.device.type == "cpu"
 
 
 def pieces(row: Tensor) -> tuple[Tensor, ...]:

@@ -272,7 +272,7 @@ class Pruner(ABC):
             unsure = any(math.isinf(target.lowest.threshold) for target in targets.values())
         except FloatingPointError:
             targets, unsure = {}, True
-        if self._world.any([unsure])[0]:
+        if unsure if self._world.sharded else self._world.any([unsure])[0]:  # a sharded search has agreed
             self._check_finite()
         return targets
 
@@ -288,7 +288,7 @@ class Pruner(ABC):
         return scores
 
     def _no_scores(self) -> dict[str, Tensor]:
-        """What stands in a state before the first step: all states have the same parts, as checkpoints want."""
+        """What a state has before the first step: as checkpoints want, all states have the same parts."""
         names = self.parameters if self._needs_gradient else ()
         return {name: torch.zeros_like(widened(self._weight(name))) for name in names}
 

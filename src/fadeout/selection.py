@@ -3,13 +3,16 @@
 The k-th lowest score is sought as a number. Counts of the scores below a few cuts, taken in one pass over
 all of them, narrow a bracket down until few scores are in it; these are collected, and the threshold is one
 of them. From one step of a training to the next it moves little, so a :class:`Finder` looks first around the
-last one, and then a single pass is enough. Nothing as large as the scores is ever made.
+last one; where it jumps, a sample says where to look. So a single pass over all scores is nearly always
+enough. Nothing as large as the scores is ever made.
 
-Counts add up: where the tensors are shards, each process counts its own, and a few sums go round.
+Counts add up: where the tensors are shards, each process counts its own, and a few sums go round. So a search
+is a generator that yields counts and is sent their sums, and several searches share their rounds.
 """
 
+import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +25,10 @@ from fadeout.distributed import ALONE, Shards
 from fadeout.kernels import Passes, passes
 
 _CUTS = 8  # in a pass over all scores: a bracket becomes so many times narrower, and one
-_FEW_CUTS = 16  # in a round over the few that are left
+_SAMPLE = 1 << 18  # numbers: of 25 million, the threshold is then known to 1 in 200
+_FEW_CUTS = 32  # in a round over the few that are left
+
+Search = Generator[list[int], list[int], "Lowest"]
 
 
 def lowest(scores: Sequence[Tensor], k: int) -> list[Tensor]:
@@ -99,8 +105,10 @@ class Finder:
     ):
         self.magnitude, self._work, self._compile, self._shards = magnitude, work, compile, shards
         self._passes: Passes | None = None
-        self._last = self._guess = 0  # as places among all numbers: the last threshold, where the next one
-        self._reach = -1  # is expected, and how far around it to look; not at all before the first search
+        # as places among all numbers: the last threshold, where the next one is expected, how far off such
+        # guesses are, and how far around to look; not at all where a sample says more than the past
+        self._last = self._guess = self._error = 0
+        self._reach = -1
 
     def passes(self, wide: torch.dtype) -> Passes:
         """The passes that it looks with, for numbers of a dtype."""
@@ -114,6 +122,10 @@ class Finder:
         Raises:
             FloatingPointError: where an element is NaN, or with ``magnitude`` infinite.
         """
+        return together([self.search(tensors, k)], self._shards.sum)[0]
+
+    def search(self, tensors: Sequence[Tensor], k: int) -> Search:
+        """The same, for :func:`together`."""
         total = self._shards.total or sum(tensor.numel() for tensor in tensors)
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
@@ -124,34 +136,34 @@ class Finder:
         bracket = _Bracket(_rows(tensors, self._shards), total, k, self.passes(wide), self._shards)
         if self._reach >= 0:
             zeros = self.magnitude and self._guess == 0
-            bracket.look(
-                self._guess - self._reach, self._guess + max(self._reach, 1), 0 if zeros else bracket.most
-            )
+            low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
+            yield from bracket.look(low, high, 0 if zeros else bracket.most)
         if not bracket.found:
-            bracket.narrow(self._reach)
-        last = bracket.finish()
+            yield from bracket.narrow()
+        last = yield from bracket.finish()
         self._learn(last.value, bracket)
         number = _number(last.value, wide)
         if last.rank == last.equal or (self.magnitude and number == 0):
             return Lowest(number, self.magnitude)
-        return Lowest(number, self.magnitude, self._first(tensors, bracket, number, last.rank))
+        ties = yield from self._first(tensors, bracket, number, last)
+        return Lowest(number, self.magnitude, ties)
 
     def _learn(self, place: int, bracket: "_Bracket") -> None:
-        """Expect the threshold to move on as it did; look so far that few are inside, and it still is."""
-        first = self._reach < 0
-        error, moved = (0, 0) if first else (abs(place - self._guess), place - self._last)
-        few = max(256, bracket.total // 8192)
-        width = bracket.width * few // max(bracket.inside, 1)
-        most = bracket.width * bracket.most // max(4 * bracket.inside, 1)
-        jumped = abs(moved) > 64 * max(width, self._reach)
-        self._last, self._guess = place, place if jumped else place + moved
-        self._reach = max(min(max(width // 2, 0 if jumped else 2 * error), most), 1)
+        """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""
+        moved = place - self._last
+        self._error = max(abs(place - self._guess), self._error * 4 // 5) if self._last else 0
+        few = bracket.width * max(256, bracket.total // 8192) // max(2 * bracket.inside, 1)
+        most = bracket.width * bracket.most // max(8 * bracket.inside, 1)
+        reach = max(few, 2 * self._error, 1)
+        self._reach = reach if reach <= most else -1
+        self._guess = place + moved if self._last and abs(moved) <= 2 * reach else place
+        self._last = place
         if self.magnitude and place == 0:
             self._guess = self._reach = 0
 
     def _first(
-        self, tensors: Sequence[Tensor], bracket: "_Bracket", number: float, rank: int
-    ) -> tuple[Tensor, ...]:
+        self, tensors: Sequence[Tensor], bracket: "_Bracket", number: float, kth: "_Kth"
+    ) -> Generator[list[int], list[int], tuple[Tensor, ...]]:
         """The positions of the first so many that equal the threshold, tensor by tensor."""
         found = [places[values == number] for values, places in bracket.few or ()]
         if len(found) < len(tensors):  # they were joined
@@ -165,10 +177,31 @@ class Finder:
         positions = [self._shards.positions(i, places, tensors).to(device) for i, places in enumerate(own)]
         counted = torch.cat([p for i, p in enumerate(positions) if self._shards.owns(i)] or [own[0][:0]])
         if self._shards.sharded:
-            last = _kth(counted, rank, 0, bracket.total, lambda place: place, self._shards).value
+            last = (yield from _kth(counted, kth.rank, 0, bracket.total, kth.equal, lambda p: p)).value
         else:
-            last = int(counted[rank - 1])  # the tensors follow one another
+            last = int(counted[kth.rank - 1])  # the tensors follow one another
         return tuple(mine[p.to(mine.device) <= last] for mine, p in zip(own, positions, strict=True))
+
+
+def together(searches: Sequence[Search], sum: Callable[[list[int]], list[int]]) -> list[Lowest]:
+    """The results of several searches: in each round the counts of all of them are summed at once.
+
+    Args:
+        searches: from :meth:`Finder.search`.
+        sum: of numbers over all processes.
+    """
+    found: dict[int, Lowest] = {}
+    answers: dict[int, list[int] | None] = dict.fromkeys(range(len(searches)))
+    while answers:
+        asked = {}
+        for number, answer in answers.items():
+            try:
+                asked[number] = searches[number].send(answer)  # pyright: ignore[reportArgumentType]
+            except StopIteration as end:
+                found[number] = end.value
+        sums = iter(sum([count for counts in asked.values() for count in counts]) if asked else ())
+        answers = {number: [next(sums) for _ in counts] for number, counts in asked.items()}
+    return [found[number] for number in range(len(searches))]
 
 
 class _Kth(NamedTuple):
@@ -186,26 +219,23 @@ class _Kth(NamedTuple):
 
 
 def _kth(
-    values: Tensor, rank: int, low: int, high: int, number: Callable[[int], float], shards: Shards
-) -> _Kth:
-    """The one of this rank among values that lie, as places, from ``low`` to below ``high``."""
-    ordered = np.sort(values.cpu().numpy())
-
-    def count(cuts: Sequence[int]) -> list[int]:
-        at = np.array([number(cut) for cut in cuts], ordered.dtype)
-        return shards.sum(np.searchsorted(ordered, at).tolist())
-
-    below, upto = 0, shards.sum([len(ordered)])[0]
+    values: Tensor, rank: int, low: int, high: int, upto: int, number: Callable[[int], float]
+) -> Generator[list[int], list[int], _Kth]:
+    """The one of this rank among ``upto`` values that lie, as places, from ``low`` to below ``high``."""
+    ordered, below = np.sort(values.cpu().numpy()), 0
     while high - low > 1:
-        low, high, below, upto = _narrower(low, high, below, upto, rank, _even(low, high, _FEW_CUTS), count)
+        cuts = _even(low, high, _FEW_CUTS)
+        at = np.array([number(cut) for cut in cuts], ordered.dtype)
+        counts = yield np.searchsorted(ordered, at).tolist()
+        low, high, below, upto = _narrower(low, high, below, upto, rank, cuts, counts)
     return _Kth(low, rank - below, upto - below)
 
 
 def _narrower(
-    low: int, high: int, below: int, upto: int, k: int, cuts: Sequence[int], count: Callable[..., list[int]]
+    low: int, high: int, below: int, upto: int, k: int, cuts: Sequence[int], counts: Sequence[int]
 ) -> tuple[int, int, int, int]:
     """Between which cuts the k-th lowest lies, and how many there are below these two."""
-    for cut, number in zip(cuts, count(cuts), strict=True):
+    for cut, number in zip(cuts, counts, strict=True):
         if number >= k:
             return low, cut, below, number
         low, below = cut, number
@@ -244,7 +274,7 @@ class _Bracket:
         zeros = self.passes.magnitude and self.low == 0
         return self.few is not None or (self.width == 1 and (zeros or self.upto == self.k))
 
-    def look(self, low: int, high: int, most: int) -> None:
+    def look(self, low: int, high: int, most: int) -> Generator[list[int], list[int], None]:
         """Probe a part of it, and learn from that where the threshold is; up to ``most`` are collected."""
         low, high = max(low, self.low), min(high, self.high)
         ends = self.number(low), self.number(high)
@@ -252,7 +282,7 @@ class _Bracket:
         odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
         mine = [fact for number, fact in enumerate(probe.facts) if self.shards.owns(number)]
         sums = [sum(fact.below for fact in mine), sum(fact.inside for fact in mine), sum(odd)]
-        below, inside, wrong = self.shards.sum(sums)
+        below, inside, wrong = yield sums
         if wrong:
             raise FloatingPointError("a number is not finite")
         if below < self.k <= below + inside:
@@ -264,41 +294,64 @@ class _Bracket:
         else:
             self.low, self.below = high, below + inside
 
-    def narrow(self, reach: int) -> None:
-        """Count below a few numbers at a time, until few are between two of them, then collect these.
-
-        Args:
-            reach: how far a probe looked that did not hold the threshold; the first counts are taken further
-                and further away from there.
-        """
-        ladder = [reach * 8**rung for rung in range(1, _CUTS + 1)] if reach > 0 else []
-        cuts = [self.low + rung for rung in ladder] if self.below else [self.high - r for r in ladder[::-1]]
-        while self.inside > self.most and self.width > 1:
-            cuts = [cut for cut in cuts if self.low < cut < self.high] or _even(self.low, self.high, _CUTS)
+    def narrow(self) -> Generator[list[int], list[int], None]:
+        """Look where a sample has the threshold; failing that, count below a few numbers, again and again."""
+        if self.inside > self.most:
+            low, high = yield from self._sampled()
+            if self.low < high and low < self.high:
+                yield from self.look(low, high, self.most)
+        while not self.found and self.inside > self.most and self.width > 1:
+            cuts = _even(self.low, self.high, _CUTS)
+            counts = yield self.count(cuts)
             now = self.low, self.high, self.below, self.upto
-            self.low, self.high, self.below, self.upto = _narrower(*now, self.k, cuts, self.count)
-            cuts = []
+            self.low, self.high, self.below, self.upto = _narrower(*now, self.k, cuts, counts)
         if not self.found:
-            self.look(self.low, self.high, self.total)  # equal ones, however many: their positions decide
+            yield from self.look(
+                self.low, self.high, self.total
+            )  # equal ones, however many: positions decide
 
-    def finish(self) -> _Kth:
+    def _sampled(self) -> Generator[list[int], list[int], tuple[int, int]]:
+        """Between which places the threshold lies, if the sample is as good as most are."""
+        step = -(-self.total // _SAMPLE) | 1  # odd, so that it does not walk along columns
+        rows = [row[::step] for number, row in enumerate(self.rows) if self.shards.owns(number)]
+        sample = torch.cat(
+            [self.passes.key(row).to(self.rows[0].device) for row in rows or [self.rows[0][:0]]]
+        )
+        (size,) = yield [len(sample)]
+        share = self.k / self.total
+        spread = 3 * math.sqrt(size * share * (1 - share)) + 2
+        ends = [self.low, self.high]
+        for end, rank in enumerate((round(share * size - spread), round(share * size + spread))):
+            if 0 < rank <= size:
+                low = 0 if self.passes.magnitude else _place(-torch.inf, self.passes.wide)
+                high = _place(torch.inf, self.passes.wide) + 1
+                ends[end] = (yield from self.kth(sample, rank, low, high, size)).value + end
+        return ends[0], ends[1]
+
+    def kth(
+        self, values: Tensor, rank: int, low: int, high: int, upto: int
+    ) -> Generator[list[int], list[int], _Kth]:
+        """The one of a rank among values that lie in a bracket."""
+        if self.shards.sharded:
+            return (yield from _kth(values, rank, low, high, upto, self.number))
+        ordered = np.sort(values.cpu().numpy())
+        value = ordered[rank - 1]
+        lower, upto = (int(ordered.searchsorted(value, side)) for side in ("left", "right"))
+        return _Kth(_place(float(value), self.passes.wide), rank - lower, upto - lower)
+
+    def finish(self) -> Generator[list[int], list[int], _Kth]:
         """The threshold, among the few that are left."""
         if self.few is None:
             return _Kth(self.low, self.k - self.below, self.inside)
         rank, device = self.k - self.below, self.rows[0].device
         values = [values.to(device) for n, (values, _) in enumerate(self.few) if self.shards.owns(n)]
-        together = values[0] if len(values) == 1 else torch.cat([self.few[0][0][:0].to(device), *values])
-        if self.shards.sharded:
-            return _kth(together, rank, self.low, self.high, self.number, self.shards)
-        ordered = np.sort(together.cpu().numpy())
-        threshold = ordered[rank - 1]
-        lower, upto = (int(ordered.searchsorted(threshold, side)) for side in ("left", "right"))
-        return _Kth(_place(float(threshold), self.passes.wide), rank - lower, upto - lower)
+        few = values[0] if len(values) == 1 else torch.cat([self.few[0][0][:0].to(device), *values])
+        return (yield from self.kth(few, rank, self.low, self.high, self.inside))
 
     def count(self, cuts: Sequence[int]) -> list[int]:
         """How many are below each of a few places."""
         rows = [row for number, row in enumerate(self.rows) if self.shards.owns(number)]
-        return self.shards.sum(self.passes.count(rows, [self.number(cut) for cut in cuts]))
+        return self.passes.count(rows, [self.number(cut) for cut in cuts])
 
     def number(self, place: int) -> float:
         return _number(place, self.passes.wide)

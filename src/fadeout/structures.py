@@ -1,6 +1,6 @@
 """Structures: what stands and falls together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from fadeout.distributed import World, local
 from fadeout.parameters import Prunable, choose, group_of
-from fadeout.selection import Finder
+from fadeout.selection import Finder, together
 from fadeout.targets import Below
 
 
@@ -57,14 +57,22 @@ class Elements:
             sparsity: the fraction to remove.
             world: where the scores are blocks of larger ones, who has the others.
         """
-        together = [[name] for name in scores] if self.scope == "layer" else [list(scores)]
-        marks = {}
-        for names in together:
-            shards = (world or World({})).shards(names)
+        world = world or World({})
+        layers = self.ranked_together(scores)
+        searches = []
+        for names in layers:
+            shards = world.shards(names)
             total = shards.total or sum(scores[name].numel() for name in names)
-            found = Finder(shards=shards)([scores[name] for name in names], round(sparsity * total))
+            search = Finder(shards=shards).search([scores[name] for name in names], round(sparsity * total))
+            searches.append(search)
+        marks = {}
+        for names, found in zip(layers, together(searches, world.sum), strict=True):
             marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
         return marks
+
+    def ranked_together(self, names: Iterable[str]) -> list[list[str]]:
+        """Which parameters are ranked together."""
+        return [[name] for name in names] if self.scope == "layer" else [list(names)]
 
 
 class BoundElements:
@@ -73,7 +81,7 @@ class BoundElements:
     def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], world: World):
         self.structure, self.parameters, self.world = structure, parameters, world
         self.steps = 0  # of the training, as far as it is known: it decides whether to compile
-        self._finders: dict[str, Finder] = {}
+        self._finders: list[Finder] = []
 
     def check(self, sparsity: float) -> None:
         """Every target can be reached."""
@@ -88,22 +96,26 @@ class BoundElements:
         Raises:
             FloatingPointError: where a weight is not finite.
         """
-        if self.structure.scope == "layer":
-            return {name: self._below(name, [name], sparsity)[name] for name in self.parameters}
-        return self._below("network", list(self.parameters), sparsity)
+        layers, searches = self.structure.ranked_together(self.parameters), []
+        for number, names in enumerate(layers):
+            weights = [local(self.parameters[name].detach()) for name in names]
+            if number == len(self._finders):
+                self._finders.append(self._finder(names, weights))
+            total = sum(self.parameters[name].numel() for name in names)
+            searches.append(self._finders[number].search(weights, round(sparsity * total)))
+        targets = {}
+        for names, finder, found in zip(
+            layers, self._finders, together(searches, self.world.sum), strict=True
+        ):
+            wide = max((_widened(self.parameters[name]) for name in names), key=lambda dtype: dtype.itemsize)
+            targets |= {n: Below(found, number, finder.passes(wide)) for number, n in enumerate(names)}
+        return targets
 
-    def _below(self, key: str, names: list[str], sparsity: float) -> dict[str, Below]:
-        weights = [local(self.parameters[name].detach()) for name in names]
-        if key not in self._finders:
-            work = self.steps * sum(weight.numel() for weight in weights)
-            self._finders[key] = Finder(
-                magnitude=True, work=work, compile=self.structure.compile, shards=self.world.shards(names)
-            )
-        total = sum(self.parameters[name].numel() for name in names)
-        found = self._finders[key](weights, round(sparsity * total))
-        wide = max((_widened(weight) for weight in weights), key=lambda dtype: dtype.itemsize)
-        passes = self._finders[key].passes(wide)
-        return {name: Below(found, number, passes) for number, name in enumerate(names)}
+    def _finder(self, names: list[str], weights: list[Tensor]) -> Finder:
+        work = self.steps * sum(weight.numel() for weight in weights)
+        return Finder(
+            magnitude=True, work=work, compile=self.structure.compile, shards=self.world.shards(names)
+        )
 
 
 def _widened(weight: Tensor) -> torch.dtype:

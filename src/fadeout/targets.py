@@ -68,9 +68,11 @@ class Below:
         row = kernels.flat(weight)
         if row.dtype != self._passes.wide or row.data_ptr() != weight.data_ptr():
             return False
-        if len(self._ties):
-            weight[torch.unravel_index(self._ties, weight.shape)] *= factor
         self._passes.shrink(row, self._limit, factor)
+        if len(self._ties):  # after the pass, under whose limit the factor takes them
+            places = torch.unravel_index(self._ties, weight.shape)
+            shrunk = weight[places] * factor
+            weight[places] = shrunk.masked_fill_(shrunk.abs() < torch.finfo(weight.dtype).tiny, 0)
         return True
 
     @property
