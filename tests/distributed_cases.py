@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import fadeout
 from fadeout.distributed import block_of, distributed_as, local, whole
@@ -207,13 +208,9 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {
-            x.untyped_storage().data_ptr()
-            for x in torch.utils._pytree.tree_leaves((args, kwargs))
-            if isinstance(x, Tensor)
-        }
-        for made in torch.utils._pytree.tree_leaves(result):
-            if isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in given:
+        given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if type(x) is Tensor}
+        for made in tree_leaves(result):
+            if type(made) is Tensor and made.untyped_storage().data_ptr() not in given:
                 self.bytes = max(self.bytes, made.untyped_storage().nbytes())
         return result
 
@@ -263,7 +260,7 @@ def resume(how: str, method: str, folder: str, first: int, last: int, steps: int
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    model = wrap(build(), how)
+    model, alone = wrap(build(), how), not dist.is_initialized()
     optimizer = OPTIMIZERS["adamw"](model.parameters())
     options: dict[str, Any] = {"sparsity": 0.6, "steps": steps}
     if method == "gmp":
@@ -282,7 +279,8 @@ def resume(how: str, method: str, folder: str, first: int, last: int, steps: int
     for number in range(first, last):
         step(model, optimizer, number)
     weights, moments = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": moments, "pruner": pruner}, checkpoint_id=f"{folder}/{last}")
+    state = {"model": weights, "optimizer": moments, "pruner": pruner}
+    dcp.save(state, checkpoint_id=f"{folder}/{last}", no_dist=alone)
     return {"masks": {name: whole(mask) for name, mask in pruner.masks().items()}, "weights": full(model)}
 
 

@@ -188,8 +188,12 @@ class World:
             return list(numbers)
         return self._reduced(torch.tensor(numbers, dtype=torch.int64)).tolist()
 
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        """Sums over all blocks; where each process has all of them, they are its own."""
+        return self.sum(numbers) if self.sharded else list(numbers)
+
     def add(self, values: Tensor) -> Tensor:
-        """Sums over all processes of what each of them counts, where they have different blocks."""
+        """The same for tensors."""
         return self._reduced(values.double()).to(values.device) if self.sharded else values
 
     def most(self, value: float) -> float:

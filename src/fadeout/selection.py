@@ -177,7 +177,8 @@ class Finder:
         positions = [self._shards.positions(i, places, tensors).to(device) for i, places in enumerate(own)]
         counted = torch.cat([p for i, p in enumerate(positions) if self._shards.owns(i)] or [own[0][:0]])
         if self._shards.sharded:
-            last = (yield from _kth(counted, kth.rank, 0, bracket.total, kth.equal, lambda p: p)).value
+            ordered = np.sort(counted.cpu().numpy())
+            last = (yield from _kth(ordered, kth.rank, 0, bracket.total, kth.equal, lambda p: p)).value
         else:
             last = int(counted[kth.rank - 1])  # the tensors follow one another
         return tuple(mine[p.to(mine.device) <= last] for mine, p in zip(own, positions, strict=True))
@@ -219,10 +220,10 @@ class _Kth(NamedTuple):
 
 
 def _kth(
-    values: Tensor, rank: int, low: int, high: int, upto: int, number: Callable[[int], float]
+    ordered: np.ndarray, rank: int, low: int, high: int, upto: int, number: Callable[[int], float]
 ) -> Generator[list[int], list[int], _Kth]:
     """The one of this rank among ``upto`` values that lie, as places, from ``low`` to below ``high``."""
-    ordered, below = np.sort(values.cpu().numpy()), 0
+    below = 0
     while high - low > 1:
         cuts = _even(low, high, _FEW_CUTS)
         at = np.array([number(cut) for cut in cuts], ordered.dtype)
@@ -256,6 +257,7 @@ class _Bracket:
         self.low = 0 if passes.magnitude else _place(-torch.inf, passes.wide)
         self.high = _place(torch.inf, passes.wide) + 1
         self.below, self.upto = 0, total
+        self._none = torch.empty(0, dtype=passes.wide, device=rows[0].device)
         self.few: list[tuple[Tensor, Tensor]] | None = None  # all that is inside, row by row, with positions
 
     @property
@@ -306,17 +308,14 @@ class _Bracket:
             now = self.low, self.high, self.below, self.upto
             self.low, self.high, self.below, self.upto = _narrower(*now, self.k, cuts, counts)
         if not self.found:
-            yield from self.look(
-                self.low, self.high, self.total
-            )  # equal ones, however many: positions decide
+            # equal ones, however many: their positions decide
+            yield from self.look(self.low, self.high, self.total)
 
     def _sampled(self) -> Generator[list[int], list[int], tuple[int, int]]:
         """Between which places the threshold lies, if the sample is as good as most are."""
         step = -(-self.total // _SAMPLE) | 1  # odd, so that it does not walk along columns
         rows = [row[::step] for number, row in enumerate(self.rows) if self.shards.owns(number)]
-        sample = torch.cat(
-            [self.passes.key(row).to(self.rows[0].device) for row in rows or [self.rows[0][:0]]]
-        )
+        sample = self.ordered([self.passes.key(row) for row in rows])
         (size,) = yield [len(sample)]
         share = self.k / self.total
         spread = 3 * math.sqrt(size * share * (1 - share)) + 2
@@ -329,12 +328,11 @@ class _Bracket:
         return ends[0], ends[1]
 
     def kth(
-        self, values: Tensor, rank: int, low: int, high: int, upto: int
+        self, ordered: np.ndarray, rank: int, low: int, high: int, upto: int
     ) -> Generator[list[int], list[int], _Kth]:
         """The one of a rank among values that lie in a bracket."""
         if self.shards.sharded:
-            return (yield from _kth(values, rank, low, high, upto, self.number))
-        ordered = np.sort(values.cpu().numpy())
+            return (yield from _kth(ordered, rank, low, high, upto, self.number))
         value = ordered[rank - 1]
         lower, upto = (int(ordered.searchsorted(value, side)) for side in ("left", "right"))
         return _Kth(_place(float(value), self.passes.wide), rank - lower, upto - lower)
@@ -343,10 +341,15 @@ class _Bracket:
         """The threshold, among the few that are left."""
         if self.few is None:
             return _Kth(self.low, self.k - self.below, self.inside)
-        rank, device = self.k - self.below, self.rows[0].device
-        values = [values.to(device) for n, (values, _) in enumerate(self.few) if self.shards.owns(n)]
-        few = values[0] if len(values) == 1 else torch.cat([self.few[0][0][:0].to(device), *values])
+        rank = self.k - self.below
+        few = self.ordered([values for n, (values, _) in enumerate(self.few) if self.shards.owns(n)])
         return (yield from self.kth(few, rank, self.low, self.high, self.inside))
+
+    def ordered(self, values: Sequence[Tensor]) -> np.ndarray:
+        """Values of several rows, in order."""
+        device = self.rows[0].device
+        together = values[0] if len(values) == 1 else torch.cat([self._none, *(v.to(device) for v in values)])
+        return np.sort(together.cpu().numpy())
 
     def count(self, cuts: Sequence[int]) -> list[int]:
         """How many are below each of a few places."""

@@ -66,7 +66,7 @@ class Elements:
             search = Finder(shards=shards).search([scores[name] for name in names], round(sparsity * total))
             searches.append(search)
         marks = {}
-        for names, found in zip(layers, together(searches, world.sum), strict=True):
+        for names, found in zip(layers, together(searches, world.total), strict=True):
             marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
         return marks
 
@@ -105,7 +105,7 @@ class BoundElements:
             searches.append(self._finders[number].search(weights, round(sparsity * total)))
         targets = {}
         for names, finder, found in zip(
-            layers, self._finders, together(searches, self.world.sum), strict=True
+            layers, self._finders, together(searches, self.world.total), strict=True
         ):
             wide = max((_widened(self.parameters[name]) for name in names), key=lambda dtype: dtype.itemsize)
             targets |= {n: Below(found, number, finder.passes(wide)) for number, n in enumerate(names)}

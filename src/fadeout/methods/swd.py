@@ -214,8 +214,8 @@ class SelectiveWeightDecay(Pruner):
         if not self._fade.on_gradient:
             return ""
         return (
-            f". The penalty on the gradient is {self._fade!r}: use mode='implicit', which cannot diverge, if "
-            "it is too strong"
+            ". The penalty that joins the gradient may be too strong: mode='implicit' cannot diverge, "
+            "whatever its strength"
         )
 
 
