@@ -1,6 +1,7 @@
 """DDP and FSDP2: the same masks and weights as in a single process, on every process."""
 
 import itertools
+import statistics
 from functools import cache
 
 import distributed_cases as cases
@@ -84,15 +85,13 @@ def test_any_placement(processes, layout, scope, fade, method):
 
 
 def test_what_is_sent_does_not_grow_with_the_model(processes):
-    small, large = (processes(2).run(cases.traffic, rows) for rows in (256, 2048))
-    for one in (*small, *large):
-        assert one["bytes"] <= 1200
-        assert one["calls"] <= 6
-        assert one["largest"] <= 1 << 20  # a piece of 2^18 numbers
-    assert large[0]["shard"] == 8 << 20
-    by_layer = processes(2).run(cases.traffic, 256, "layer")
-    assert by_layer[0]["bytes"] <= 2 * 1200
-    assert by_layer[0]["calls"] <= 6
+    runs = [processes(2).run(cases.traffic, *what)[0] for what in ((256,), (2048,), (256, "layer"))]
+    for run, layers in zip(runs, (1, 1, 2), strict=True):
+        assert statistics.median(run["bytes"]) <= 900 * layers
+        assert max(run["bytes"]) <= 6000 * layers  # where the threshold jumps, a sample tells where to look
+        assert statistics.median(run["calls"]) <= 5
+        assert run["largest"] <= 4 << 18  # a piece of 2^18 numbers
+    assert runs[1]["shard"] == 8 << 20
 
 
 @pytest.mark.parametrize("method", ["elements", "channels", "gmp", "taylor"])

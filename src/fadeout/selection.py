@@ -25,7 +25,8 @@ from fadeout.distributed import ALONE, Shards
 from fadeout.kernels import Passes, passes
 
 _CUTS = 8  # in a pass over all scores: a bracket becomes so many times narrower, and one
-_SAMPLE = 1 << 18  # numbers: of 25 million, the threshold is then known to 1 in 200
+_NEAR = 64  # numbers on each side of the threshold say how dense they are there
+_REST = 16  # searches that begin with a sample, after a guess that failed
 _FEW_CUTS = 32  # in a round over the few that are left
 
 Search = Generator[list[int], list[int], "Lowest"]
@@ -109,6 +110,7 @@ class Finder:
         # guesses are, and how far around to look; not at all where a sample says more than the past
         self._last = self._guess = self._error = 0
         self._reach = -1
+        self._rest = 0  # searches without a guess, after one that failed: some thresholds jump all the time
 
     def passes(self, wide: torch.dtype) -> Passes:
         """The passes that it looks with, for numbers of a dtype."""
@@ -134,29 +136,29 @@ class Finder:
             return Lowest(torch.inf if k else -torch.inf, self.magnitude, None if k else nowhere)
         wide = _wide(tensors)
         bracket = _Bracket(_rows(tensors, self._shards), total, k, self.passes(wide), self._shards)
-        if self._reach >= 0:
+        if self._reach >= 0 and not self._rest:
             zeros = self.magnitude and self._guess == 0
             low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
             yield from bracket.look(low, high, 0 if zeros else bracket.most)
+            self._rest = 0 if bracket.found else _REST
+        self._rest = max(self._rest - 1, 0)
         if not bracket.found:
             yield from bracket.narrow()
         last = yield from bracket.finish()
-        self._learn(last.value, bracket)
+        self._learn(last, bracket)
         number = _number(last.value, wide)
         if last.rank == last.equal or (self.magnitude and number == 0):
             return Lowest(number, self.magnitude)
         ties = yield from self._first(tensors, bracket, number, last)
         return Lowest(number, self.magnitude, ties)
 
-    def _learn(self, place: int, bracket: "_Bracket") -> None:
+    def _learn(self, found: "_Kth", bracket: "_Bracket") -> None:
         """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""
-        moved = place - self._last
-        self._error = max(abs(place - self._guess), self._error * 4 // 5) if self._last else 0
-        few = bracket.width * max(256, bracket.total // 8192) // max(2 * bracket.inside, 1)
-        most = bracket.width * bracket.most // max(8 * bracket.inside, 1)
-        reach = max(few, 2 * self._error, 1)
-        self._reach = reach if reach <= most else -1
-        self._guess = place + moved if self._last and abs(moved) <= 2 * reach else place
+        place, moved, warm = found.value, found.value - self._last, self._last != 0
+        self._error = max(abs(place - self._guess), self._error * 15 // 16) if warm else 0
+        reach = max(int(found.spacing * max(256, bracket.total // 8192)), 2 * self._error, 1)
+        self._reach = reach if reach <= found.spacing * bracket.most / 4 else -1
+        self._guess = place + moved if warm and abs(moved) <= 2 * reach else place
         self._last = place
         if self.magnitude and place == 0:
             self._guess = self._reach = 0
@@ -212,24 +214,28 @@ class _Kth(NamedTuple):
         value: as a place among all numbers.
         rank: the how many-th it is among those equal to it.
         equal: how many these are.
+        spacing: how many places there are around it for each number.
     """
 
     value: int
     rank: int
     equal: int
+    spacing: float = 1.0
 
 
 def _kth(
     ordered: np.ndarray, rank: int, low: int, high: int, upto: int, number: Callable[[int], float]
 ) -> Generator[list[int], list[int], _Kth]:
     """The one of this rank among ``upto`` values that lie, as places, from ``low`` to below ``high``."""
-    below = 0
+    below, spacing = 0, 1.0
     while high - low > 1:
+        if upto - below >= _NEAR:
+            spacing = (high - low) / (upto - below)
         cuts = _even(low, high, _FEW_CUTS)
         at = np.array([number(cut) for cut in cuts], ordered.dtype)
         counts = yield np.searchsorted(ordered, at).tolist()
         low, high, below, upto = _narrower(low, high, below, upto, rank, cuts, counts)
-    return _Kth(low, rank - below, upto - below)
+    return _Kth(low, rank - below, upto - below, spacing)
 
 
 def _narrower(
@@ -313,7 +319,9 @@ class _Bracket:
 
     def _sampled(self) -> Generator[list[int], list[int], tuple[int, int]]:
         """Between which places the threshold lies, if the sample is as good as most are."""
-        step = -(-self.total // _SAMPLE) | 1  # odd, so that it does not walk along columns
+        # so many that about as many as may be collected lie between the two places
+        size = 256 + (4 * min(self.total / 4096, 128)) ** 2
+        step = math.ceil(self.total / size) | 1  # odd, so that it does not walk along columns
         rows = [row[::step] for number, row in enumerate(self.rows) if self.shards.owns(number)]
         sample = self.ordered([self.passes.key(row) for row in rows])
         (size,) = yield [len(sample)]
@@ -333,9 +341,14 @@ class _Bracket:
         """The one of a rank among values that lie in a bracket."""
         if self.shards.sharded:
             return (yield from _kth(ordered, rank, low, high, upto, self.number))
-        value = ordered[rank - 1]
+        value, near = ordered[rank - 1], [max(rank - 1 - _NEAR, 0), min(rank - 1 + _NEAR, len(ordered) - 1)]
         lower, upto = (int(ordered.searchsorted(value, side)) for side in ("left", "right"))
-        return _Kth(_place(float(value), self.passes.wide), rank - lower, upto - lower)
+        place, *ends = (_place(float(one), self.passes.wide) for one in (value, *ordered[near]))
+        # there may be a gap on one side: what fades leaves the neighbourhood
+        spacing = [
+            abs(end - place) / abs(n - rank + 1) for end, n in zip(ends, near, strict=True) if n != rank - 1
+        ]
+        return _Kth(place, rank - lower, upto - lower, min(spacing, default=1.0))
 
     def finish(self) -> Generator[list[int], list[int], _Kth]:
         """The threshold, among the few that are left."""
