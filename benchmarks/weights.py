@@ -1,0 +1,86 @@
+"""Weights without a network: they drift as in training, and the pruner's hooks run on nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fadeout
+
+STEPS = 100_000  # of the training that the steps are taken from
+SPARSITY = 0.9
+POSITIONS = {"mid training": 0.5, "the last tenth": 0.95}
+_LARGEST = 1 << 20  # weights in a matrix
+_DRIFT = 1e-3  # a step of training moves a weight by so much of the weights' scale
+
+
+def matrices(count: int) -> nn.ParameterList:
+    """So many random weights, in matrices of at most a million."""
+    torch.manual_seed(0)
+    whole, rest = divmod(count, _LARGEST)
+    sizes = [_LARGEST] * whole + [rest] * (rest > 0)
+    # of any shape: the pruner takes weights of two dimensions
+    return nn.ParameterList([torch.randn(1, size) for size in sizes])
+
+
+@torch.no_grad()
+def drift(weights: nn.ParameterList) -> None:
+    """Move every weight a little, as a step of training does."""
+    for weight in weights:  # random pieces of one sequence: to draw all anew takes longer than what is timed
+        start = int(torch.randint(len(_noise()) - weight.numel() + 1, ()))
+        weight.add_(_noise()[start : start + weight.numel()].view_as(weight), alpha=_DRIFT)
+
+
+class Still(torch.optim.Optimizer):
+    """An optimizer that leaves the weights alone, so that its step is the pruner's hooks."""
+
+    def __init__(self, parameters: Any):
+        super().__init__(parameters, {"lr": 0.1, "weight_decay": 5e-4})
+
+    def step(self, closure: Any = None) -> Any:
+        return None
+
+
+def pruner_step(
+    weights: nn.ParameterList, progress: float, compile: bool | None
+) -> tuple[fadeout.SelectiveWeightDecay, Callable[[], object]]:
+    """A pruner at this point of a training, and what calls it as an optimizer does.
+
+    Args:
+        weights: the network.
+        progress: of the training.
+        compile: as in :class:`fadeout.Elements`.
+    """
+    optimizer = Still(weights.parameters())
+    structure = fadeout.Elements(compile=compile)
+    pruner = fadeout.SelectiveWeightDecay(
+        weights, optimizer, sparsity=SPARSITY, steps=STEPS, structure=structure
+    )
+    place(pruner, progress)
+    return pruner, optimizer.step
+
+
+def place(pruner: fadeout.SelectiveWeightDecay, progress: float) -> None:
+    """Let a pruner go on from another point of the training."""
+    pruner.load_state_dict({**pruner.state_dict(), "step": round(progress * pruner.steps)})
+
+
+def settled(count: int, progress: float, steps: int = 20) -> nn.ParameterList:
+    """Weights as training has left them at this point: those that were targeted before are small."""
+    weights = matrices(count)
+    _, step = pruner_step(weights, progress, compile=False)
+    for _ in range(steps):
+        drift(weights)
+        step()
+    return weights
+
+
+def _noise() -> Tensor:
+    global _sequence
+    if _sequence is None:
+        _sequence = torch.randn(2 * _LARGEST, generator=torch.Generator().manual_seed(0))
+    return _sequence
+
+
+_sequence: Tensor | None = None
