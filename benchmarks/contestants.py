@@ -10,6 +10,7 @@ from typing import Any
 
 import networks
 import torch
+from harness import at_step
 from networks import Training
 from torch import nn
 from torch.nn.utils import prune
@@ -35,7 +36,7 @@ def fadeout_with(structure: Callable[[Training], Any], sparsity: float, training
         steps=STEPS,
         structure=structure(training),
     )
-    pruner.load_state_dict({**pruner.state_dict(), "step": STEPS // 2})
+    at_step(pruner, STEPS // 2)
     return _step(training)
 
 

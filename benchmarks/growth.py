@@ -28,15 +28,15 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = 7) -> Part:
     """
     points = []
     for count in sizes:
-        weights = settled(count, PROGRESS, steps=5)
-        _, step = pruner_step(weights, PROGRESS, compile=None)
+        weights, step = settled(count, PROGRESS, steps=5)
+        _, act = pruner_step(weights, step, compile=None)
 
         def multiply(weights=weights) -> None:
             with torch.no_grad():
                 for weight in weights:
                     weight.mul_(1.0)
 
-        calls = {"step": step, "multiplication": multiply}
+        calls = {"step": act, "multiplication": multiply}
 
         def before(name: str, weights=weights) -> None:
             if name == "step":

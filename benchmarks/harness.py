@@ -17,6 +17,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fadeout.experiments.folder import conditions
+from fadeout.pruner import Pruner
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -105,6 +106,11 @@ def peak_bytes(call: Callable[[], object], prepare: Callable[[], object] = lambd
 
 
 _MARK = "the call begins"
+
+
+def at_step(pruner: Pruner, step: int) -> None:
+    """Let a pruner go on from another step of its training."""
+    pruner.load_state_dict({**pruner.state_dict(), "step": step})
 
 
 def surroundings() -> dict[str, Any]:

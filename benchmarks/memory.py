@@ -3,6 +3,7 @@
 python benchmarks/memory.py
 """
 
+import copy
 from functools import partial
 
 from harness import peak_bytes
@@ -26,22 +27,22 @@ def measure(count: int = 25_000_000, kinds: dict[str, bool] = KINDS) -> Part:
     size = 4 * count
     limit = max(MOST, ANYWAY / size)
     for place, progress in POSITIONS.items():
-        weights = settled(count, progress)
+        settled_weights, step = settled(count, progress)
         sparsity = 0.0
         for name, compile in kinds.items():
-            pruner, step = pruner_step(weights, progress, compile)
+            weights = copy.deepcopy(settled_weights)
+            pruner, act = pruner_step(weights, step, compile)
             for _ in range(3):
                 drift(weights)
-                step()
+                act()
             drift(weights)
-            peak = peak_bytes(step)
-            pruner.detach()
+            peak = peak_bytes(act)
             sparsity = pruner.sparsity_now
             facts[f"{name}, {place}"] = peak
             rows.append(Row(f"{name}, {place}", [peak / size] * 3, "%", at_most=limit))
-        for weight in weights:  # the gradients of the loss are there before the penalty's come
+        for weight in settled_weights:  # the gradients of the loss are there before the penalty's come
             weight.grad = weight.detach().clone()
-        peak = peak_bytes(partial(reference_step, weights, sparsity, 1e-4))
+        peak = peak_bytes(partial(reference_step, settled_weights, sparsity, 1e-4))
         facts[f"sort and autograd, {place}"] = peak
         rows.append(Row(f"sort and autograd, {place}", [peak / size] * 3, "%"))
     about = (

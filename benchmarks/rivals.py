@@ -10,10 +10,11 @@ left out: ``pip install "fadeout[bench]"``.
 from typing import Any
 
 import networks
-from contestants import CONTESTANTS, Contestant, Step, plain
+from contestants import CONTESTANTS, SPARSITY, Contestant, Step, plain
 from harness import peak_bytes, quartiles, take_turns
 from networks import Training
 from rows import Part, Row, table
+from weights import fade
 
 QUICK = {"width": 4, "rounds": 2, "settle": 1}
 
@@ -29,7 +30,7 @@ def measure(
     Args:
         width: of the network.
         rounds: of each contestant.
-        settle: steps before these, in which the weights become those of a network that is pruned.
+        settle: steps before these.
         contestants: make a training step of a network and its optimizer.
     """
     steps: dict[str, Step] = {}
@@ -68,6 +69,7 @@ def _prepare(build: Contestant, width: int, settle: int) -> tuple[Step, int]:
 
     def start() -> tuple[Training, Step]:
         training = networks.resnet20(width, batch=2, size=8)
+        fade(training.model.parameters(), SPARSITY["elements"])  # all begin in the middle of it
         step = build(training)
         for _ in range(2):
             step()

@@ -30,9 +30,9 @@ def measure(count: int = 25_000_000, rounds: int = 7, kinds: dict[str, bool] = K
     """
     rows, facts = [], {}
     for place, progress in POSITIONS.items():
-        weights = settled(count, progress)
+        weights, step = settled(count, progress)
         own = {name: copy.deepcopy(weights) for name in (*kinds, "reference", "multiplication")}
-        pruners = {name: pruner_step(own[name], progress, kinds[name]) for name in kinds}
+        pruners = {name: pruner_step(own[name], step, kinds[name]) for name in kinds}
         sparsity = pruners[next(iter(kinds))][0].sparsity_now
 
         def multiply(own=own) -> None:
@@ -40,7 +40,7 @@ def measure(count: int = 25_000_000, rounds: int = 7, kinds: dict[str, bool] = K
                 for weight in own["multiplication"]:
                     weight.mul_(0.999)
 
-        calls = {name: step for name, (_, step) in pruners.items()}
+        calls = {name: act for name, (_, act) in pruners.items()}
         calls["reference"] = partial(reference_step, own["reference"], sparsity, 1e-4)
         calls["multiplication"] = multiply
         seconds = take_turns(calls, rounds, warm_up=2, before=lambda name, own=own: drift(own[name]))

@@ -6,6 +6,7 @@ The clock starts and stops in the optimizer's own hooks, right before and right 
 """
 
 import copy
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from functools import partial
 from typing import Any
 
 import networks
-from harness import quartiles
+from harness import at_step, quartiles
 from networks import Training
 from rows import Part, Row
 from stopwatch import Stopwatch
+from weights import fade
 
 import fadeout
 
@@ -91,7 +93,10 @@ def measure(cases: Mapping[str, Case] = CASES, settle: int = 10) -> Part:
         for what, seconds in hooks.items():
             share = [hook / (hook + rest[1]) for hook in quartiles(seconds)]
             rows.append(Row(f"{name}, {what}", share, "%", at_most=case.limit))
-        timed = {what: quartiles(seconds) for what, seconds in hooks.items()}
+        timed = {
+            what: {"quartiles": quartiles(seconds), "mean": statistics.fmean(seconds)}
+            for what, seconds in hooks.items()
+        }
         facts[name] = {"steps": case.steps, "rest of a step": rest, "hooks": timed}
     about = (
         "The time inside the pruner's hooks over that of a whole step (forward, backward, optimizer and "
@@ -116,9 +121,11 @@ def _time(case: Case, structure: str, settle: int, plain: list[float], hooks: di
     before = copy.deepcopy(training.model.state_dict())
     for position, step in POSITIONS.items():
         training.model.load_state_dict(before)
-        pruner.load_state_dict({**pruner.state_dict(), "step": step(case.steps)})
+        at_step(pruner, step(case.steps))
+        if structure == "Elements":
+            fade(training.model.parameters(), pruner.sparsity_now)
         seconds = hooks[f"{structure}, {position}"] = []
-        for _ in range(settle):  # the pruner compiles, and the weights become those of a pruned network
+        for _ in range(settle):  # the pruner compiles, and finds its threshold
             training.other_gradients()
             training.optimizer.step()
         for _ in range(case.whole):

@@ -1,9 +1,10 @@
 """Weights without a network: they drift as in training, and the pruner's hooks run on nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from harness import at_step
 from torch import Tensor, nn
 
 import fadeout
@@ -43,13 +44,13 @@ class Still(torch.optim.Optimizer):
 
 
 def pruner_step(
-    weights: nn.ParameterList, progress: float, compile: bool | None
+    weights: nn.ParameterList, step: int, compile: bool | None
 ) -> tuple[fadeout.SelectiveWeightDecay, Callable[[], object]]:
-    """A pruner at this point of a training, and what calls it as an optimizer does.
+    """A pruner at this step of a training, and what calls it as an optimizer does.
 
     Args:
         weights: the network.
-        progress: of the training.
+        step: of the training.
         compile: as in :class:`fadeout.Elements`.
     """
     optimizer = Still(weights.parameters())
@@ -57,23 +58,31 @@ def pruner_step(
     pruner = fadeout.SelectiveWeightDecay(
         weights, optimizer, sparsity=SPARSITY, steps=STEPS, structure=structure
     )
-    place(pruner, progress)
+    at_step(pruner, step)
     return pruner, optimizer.step
 
 
-def place(pruner: fadeout.SelectiveWeightDecay, progress: float) -> None:
-    """Let a pruner go on from another point of the training."""
-    pruner.load_state_dict({**pruner.state_dict(), "step": round(progress * pruner.steps)})
+@torch.no_grad()
+def fade(parameters: Iterable[nn.Parameter], fraction: float) -> None:
+    """Make a random part of the weights small, as a pruner has left them; the others are as they were.
+
+    So there are a few of every size between the small ones and the large ones, as in a trained network,
+    where weights change places. Were the lowest taken, there would be a gap.
+    """
+    for parameter in parameters:
+        if parameter.dim() >= 2:
+            parameter.mul_(torch.where(torch.rand_like(parameter) < fraction, _DRIFT, 1.0))
 
 
-def settled(count: int, progress: float, steps: int = 20) -> nn.ParameterList:
-    """Weights as training has left them at this point: those that were targeted before are small."""
-    weights = matrices(count)
-    _, step = pruner_step(weights, progress, compile=False)
+def settled(count: int, progress: float, steps: int = 20) -> tuple[nn.ParameterList, int]:
+    """Weights as training has left them at this point, and the step from which to go on."""
+    weights, step = matrices(count), round(progress * STEPS)
+    pruner, act = pruner_step(weights, step, compile=False)
+    fade(weights.parameters(), pruner.sparsity_now)
     for _ in range(steps):
         drift(weights)
-        step()
-    return weights
+        act()
+    return weights, step + steps
 
 
 def _noise() -> Tensor:
