@@ -3,14 +3,15 @@
 python benchmarks/growth.py
 """
 
+import copy
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from math import log
 
-import torch
-from harness import quartiles, take_turns
+from harness import means, quartiles, take_turns
 from rows import Part, Row
-from weights import STEPS, drift, pruner_step, settled
+from weights import STEPS, drift, multiply, pruner_step, settled
 
 SIZES = (10**4, 3 * 10**4, 10**5, 3 * 10**5, 10**6, 3 * 10**6, 10**7, 3 * 10**7, 10**8, 2 * 10**8)
 QUICK = {"sizes": (1000, 3000, 10_000), "rounds": 2}
@@ -19,7 +20,7 @@ LARGE = 10**7  # from here on no cache holds the weights
 LINEAR = 1.05  # an exponent of 1, and a little for noise
 
 
-def measure(sizes: Sequence[int] = SIZES, rounds: int = 7) -> Part:
+def measure(sizes: Sequence[int] = SIZES, rounds: int = 12) -> Part:
     """Time a step at each size, with the passes that the pruner chooses there itself.
 
     Args:
@@ -29,21 +30,14 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = 7) -> Part:
     points = []
     for count in sizes:
         weights, step = settled(count, PROGRESS, steps=5)
+        own = {"step": weights, "multiplication": copy.deepcopy(weights)}
         _, act = pruner_step(weights, step, compile=None)
-
-        def multiply(weights=weights) -> None:
-            with torch.no_grad():
-                for weight in weights:
-                    weight.mul_(1.0)
-
-        calls = {"step": act, "multiplication": multiply}
-
-        def before(name: str, weights=weights) -> None:
-            if name == "step":
-                drift(weights)
-
-        seconds = take_turns(calls, rounds if count >= LARGE else 3 * rounds, warm_up=3, before=before)
-        points.append({"weights": count, **{name: quartiles(values) for name, values in seconds.items()}})
+        calls = {"step": act, "multiplication": partial(multiply, own["multiplication"])}
+        turns = rounds if count >= LARGE else 3 * rounds
+        seconds = take_turns(calls, turns, warm_up=3, before=lambda name, own=own: drift(own[name]))
+        points.append(
+            {"weights": count, **{name: quartiles(means(values)) for name, values in seconds.items()}}
+        )
     rows = [_exponent(f"all sizes, from {sizes[0]:,} weights", points)]
     large = [point for point in points if point["weights"] >= LARGE]
     if len(large) > 1:

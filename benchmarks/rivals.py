@@ -11,7 +11,7 @@ from typing import Any
 
 import networks
 from contestants import CONTESTANTS, SPARSITY, Contestant, Step, plain
-from harness import peak_bytes, quartiles, take_turns
+from harness import means, peak_bytes, quartiles, take_turns
 from networks import Training
 from rows import Part, Row, table
 from weights import fade
@@ -21,7 +21,7 @@ QUICK = {"width": 4, "rounds": 2, "settle": 1}
 
 def measure(
     width: int = 64,
-    rounds: int = 25,
+    rounds: int = 28,
     settle: int = 20,
     contestants: dict[str, Contestant] = CONTESTANTS,
 ) -> Part:
@@ -47,7 +47,7 @@ def measure(
     facts: dict[str, Any] = {"plain": {"seconds": quartiles(seconds["plain"])}}
     for name in list(steps)[1:]:
         pairs = zip(seconds[name], seconds["plain"], strict=True)
-        added = [value * 1e3 for value in quartiles([with_ - without for with_, without in pairs])]
+        added = quartiles(means([1e3 * (with_ - without) for with_, without in pairs]))
         more = (bytes_[name] - bytes_["plain"]) / 1e6
         facts[name] = {"milliseconds added": added, "MB added": more}
         pair = Row(f"{name}: time", added, "ms"), Row(f"{name}: memory", [more] * 3, "MB")

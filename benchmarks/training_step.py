@@ -6,7 +6,6 @@ The clock starts and stops in the optimizer's own hooks, right before and right 
 """
 
 import copy
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import networks
-from harness import at_step, quartiles
+from harness import at_step, means, quartiles
 from networks import Training
 from rows import Part, Row
 from stopwatch import Stopwatch
@@ -53,10 +52,10 @@ class Case:
 
 CASES = {
     "ResNet-20, 64 maps, batch 128": Case(
-        networks.resnet20, 117_000, ("Elements", "Channels"), whole=2, hooks=15, limit=0.02
+        networks.resnet20, 117_000, ("Elements", "Channels"), whole=2, hooks=18, limit=0.02
     ),
     "ResNet-50, batch 16": Case(
-        networks.resnet50, 450_000, ("Elements", "Channels"), whole=2, hooks=15, limit=0.02
+        networks.resnet50, 450_000, ("Elements", "Channels"), whole=2, hooks=18, limit=0.02
     ),
     "LeNet-5, batch 128": Case(networks.lenet5, 93_600, ("Elements",), whole=100, hooks=0, limit=0.1),
     "GCN, Cora": Case(networks.gcn, 2000, ("Elements",), whole=100, hooks=0, limit=0.1),
@@ -91,12 +90,9 @@ def measure(cases: Mapping[str, Case] = CASES, settle: int = 10) -> Part:
             _time(case, structure, settle, plain, hooks)
         rest = quartiles(plain)
         for what, seconds in hooks.items():
-            share = [hook / (hook + rest[1]) for hook in quartiles(seconds)]
+            share = [hook / (hook + rest[1]) for hook in quartiles(means(seconds))]
             rows.append(Row(f"{name}, {what}", share, "%", at_most=case.limit))
-        timed = {
-            what: {"quartiles": quartiles(seconds), "mean": statistics.fmean(seconds)}
-            for what, seconds in hooks.items()
-        }
+        timed = {what: quartiles(means(seconds)) for what, seconds in hooks.items()}
         facts[name] = {"steps": case.steps, "rest of a step": rest, "hooks": timed}
     about = (
         "The time inside the pruner's hooks over that of a whole step (forward, backward, optimizer and "
