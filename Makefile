@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+RIVALS := $(VENV)/rivals
 
-.PHONY: demo test slow lint install clean
+.PHONY: demo test slow lint bench install clean
 
 demo: $(INSTALLED)
 	$(BIN)/fadeout demo
@@ -21,12 +22,20 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+bench: $(RIVALS)
+	$(BIN)/python benchmarks/run.py
+
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit('Fadeout needs Python 3.10 or newer: make PYTHON=...' if sys.version_info < (3, 10) else 0)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[experiments,export,dev]"
+	@touch $@
+
+# only the benchmarks need the other tools that they compare with
+$(RIVALS): $(INSTALLED)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[bench]"
 	@touch $@
 
 clean:

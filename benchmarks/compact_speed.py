@@ -8,21 +8,20 @@ figures are ratios of medians, so that a busy machine slows all alike. Writes re
 .md.
 """
 
-import json
-import platform
-import statistics
-import subprocess
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from harness import RESULTS, quartiles, surroundings, take_turns
+from rows import table
 
 import fadeout
+from fadeout.experiments.folder import write_json
+from fadeout.files import write_atomically
 
-RESULTS = Path(__file__).parent.parent / "results"
 TARGETS = (0.5, 0.75, 0.9, 0.95)
 BATCH, ROUNDS = 16, 15
 
@@ -46,18 +45,6 @@ def pruned(sparsity: float, example: torch.Tensor) -> torch.nn.Module:
     return fadeout.compact(model.eval(), example)
 
 
-def medians(calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Median and quartiles of the seconds of each call, which take turns."""
-    seconds = {name: [] for name in calls}
-    for _ in range(ROUNDS + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
-    # the first round warms up
-    return {name: statistics.quantiles(values[1:], n=4) for name, values in seconds.items()}
-
-
 def main() -> None:
     import onnxruntime
 
@@ -72,12 +59,13 @@ def main() -> None:
             feed = {session.get_inputs()[0].name: example.numpy()}
             calls[f"pytorch {sparsity}"] = lambda network=network: network(example)
             calls[f"onnxruntime {sparsity}"] = lambda session=session, feed=feed: session.run(None, feed)
-        measured = medians(calls)
+        seconds = take_turns(calls, ROUNDS)
+    measured = {name: quartiles(values) for name, values in seconds.items()}
 
     totals = {sparsity: fadeout.measure(network, example[:1]).total for sparsity, network in networks.items()}
     rows = []
     for sparsity in TARGETS:
-        row = {
+        row: dict[str, Any] = {
             "removed": 1 - totals[sparsity].parameters / totals[0.0].parameters,
             "operations": totals[0.0].macs / totals[sparsity].macs,
         }
@@ -86,30 +74,27 @@ def main() -> None:
             row[engine] = dense[1] / small[1]
             row[f"{engine} seconds"] = small
         rows.append(row)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
     outcome = {
         "network": "resnet20(width=64)",
         "batch": BATCH,
         "rounds": ROUNDS,
         "dense seconds": {engine: measured[f"{engine} 0.0"] for engine in ("pytorch", "onnxruntime")},
         "rows": rows,
-        "commit": commit.stdout.strip(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
+        **surroundings(),
     }
-    lines = [
-        "| parameters removed | operations say | PyTorch | onnxruntime |",
-        "|---|---|---|---|",
-        *(
-            f"| {row['removed']:.1%} | {row['operations']:.1f}x | {row['pytorch']:.1f}x | "
-            f"{row['onnxruntime']:.1f}x |"
+    text = table(
+        ["parameters removed", "operations say", "PyTorch", "onnxruntime"],
+        [
+            [
+                f"{row['removed']:.1%}",
+                *(f"{row[what]:.1f}x" for what in ("operations", "pytorch", "onnxruntime")),
+            ]
             for row in rows
-        ),
-    ]
-    (RESULTS / "compact-speed.json").write_text(json.dumps(outcome, indent=1) + "\n")
-    (RESULTS / "compact-speed.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+        ],
+    )
+    write_json(RESULTS / "compact-speed.json", outcome)
+    write_atomically(RESULTS / "compact-speed.md", lambda path: path.write_text(text + "\n"))
+    print(text)
 
 
 if __name__ == "__main__":
