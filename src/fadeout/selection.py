@@ -26,7 +26,6 @@ from fadeout.kernels import Passes, passes
 
 _CUTS = 8  # in a pass over all scores: a bracket becomes so many times narrower, and one
 _NEAR = 64  # numbers on each side of the threshold say how dense they are there
-_REST = 16  # searches that begin with a sample, after a guess that failed
 _FEW_CUTS = 32  # in a round over the few that are left
 
 Search = Generator[list[int], list[int], "Lowest"]
@@ -110,7 +109,8 @@ class Finder:
         # guesses are, and how far around to look; not at all where a sample says more than the past
         self._last = self._guess = self._error = 0
         self._reach = -1
-        self._rest = 0  # searches without a guess, after one that failed: some thresholds jump all the time
+        # searches without a guess, the more the more guesses failed: some thresholds jump all the time
+        self._rest, self._failed = 0, 0
 
     def passes(self, wide: torch.dtype) -> Passes:
         """The passes that it looks with, for numbers of a dtype."""
@@ -140,7 +140,8 @@ class Finder:
             zeros = self.magnitude and self._guess == 0
             low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
             yield from bracket.look(low, high, 0 if zeros else bracket.most)
-            self._rest = 0 if bracket.found else _REST
+            self._failed = 0 if bracket.found else min(self._failed + 1, 4)
+            self._rest = 0 if bracket.found else 2**self._failed
         self._rest = max(self._rest - 1, 0)
         if not bracket.found:
             yield from bracket.narrow()
