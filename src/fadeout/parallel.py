@@ -227,20 +227,33 @@ def join(how: str | None = None, device: str = "cpu", *, timeout: float = 1800.0
     if kind == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
-    # what they agree on is on the CPU, whatever the device
-    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     try:
+        _meet(kind, timedelta(seconds=timeout))
         yield World(how, dist.get_rank(), size, device)
     except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
+        if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
             raise ConnectionError(
-                f"another process of this run is gone ({str(error).splitlines()[0]}); the same command goes "
-                "on from the last checkpoint, and torchrun --max-restarts does so by itself"
+                "another process of this run is gone; the same command goes on from the last checkpoint, and "
+                "torchrun --max-restarts does so by itself"
             ) from error
         raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _meet(kind: str, timeout: timedelta) -> None:
+    # what processes agree on is on the CPU, whatever the device
+    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+    env, rank, size = os.environ, int(os.environ["RANK"]), launched()
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or env.get("GROUP_WORLD_SIZE") != "1":
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    # torchrun keeps its store when it restarts the processes, and with it the addresses of those that died;
+    # on one machine all know which start this is (https://github.com/pytorch/pytorch/issues/135712)
+    store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, False, timeout)
+    store = dist.PrefixStore(f"start {env['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
 def launched() -> int:

@@ -15,7 +15,7 @@ import torch
 import fadeout
 from fadeout.experiments.folder import VERSION, alone, check_version, conditions, read_json, write_json
 from fadeout.experiments.run import Run
-from fadeout.experiments.signals import collected
+from fadeout.experiments.signals import asked_to_stop
 from fadeout.files import write_atomically
 from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
@@ -70,7 +70,7 @@ def execute(
         if found is not None:
             return found
         execution = Execution(run, folder, data_dir, device, checkpoint_every, watch, world)
-        with collected(patient=world.size > 1) as execution.stopping:
+        with asked_to_stop(patient=world.size > 1) as execution.stopping:
             record = execution.carry_out()
             world.first(lambda: write_json(folder / "result.json", record))
             (stop,) = world.any(bool(execution.stopping))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collected(patient: bool) -> Iterator[list[int]]:
+def asked_to_stop(patient: bool) -> Iterator[list[int]]:
     """Collect SIGTERM and SIGINT instead of dying from them; only the main thread can.
 
     Under ``torchrun`` a process is patient: Ctrl-C reaches it from the terminal, and once more from torchrun.
