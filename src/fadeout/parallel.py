@@ -8,8 +8,9 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -75,6 +76,10 @@ class World:
         if count == 0:  # it must take part in what the others do together, with something that does not count
             mine = labelled.nonzero()[:1, 0]
         return Share(x[mine], y[mine], self.size * count / int(labelled.sum()), self.rank)
+
+    def own(self, data: Any) -> Any:
+        """The data for this process: pictures that are decoded as they are needed are those of its share."""
+        return replace(data, part=(self.rank, self.size)) if hasattr(data, "part") else data
 
     def check(self, model: nn.Module, batch_size: int, example: Any) -> None:
         """Raise where a share would be too small for the statistics of a batch-norm."""
@@ -158,13 +163,12 @@ class World:
         # average() sees to buffers; torch 2.13 has a new name for the option
         names = [name for name in ("forward_sync_buffers", "broadcast_buffers") if name in parameters]
         options: dict[str, Any] = {names[0]: False}
-        if self.device == "cpu":
-            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-            # Gradients are summed by buckets, which DDP arranges anew after its first step; where a number
-            # stands in a bucket decides in which order it is summed over three or more processes. A bucket
-            # for each parameter, so that a run that is resumed sums in the same order as one that is not.
-            options["bucket_cap_mb"] = 1e-6
-        return DistributedDataParallel(model, **options)
+        if self.device != "cpu":
+            return DistributedDataParallel(model, **options)
+        model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # faster convolutions
+        replicated = DistributedDataParallel(model, **options)
+        replicated.register_comm_hook(self.size, _mean_in_order)
+        return replicated
 
     def whole(self, state: Any) -> Any:
         """A state with whole tensors for sharded ones, in the memory of rank 0; the others get empty ones."""
@@ -245,14 +249,14 @@ def join(how: str | None = None, device: str = "cpu", *, timeout: float = 1800.0
 def _meet(kind: str, timeout: timedelta) -> None:
     # what processes agree on is on the CPU, whatever the device
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    env, rank, size = os.environ, int(os.environ["RANK"]), launched()
+    env, rank, size, stores = os.environ, int(os.environ["RANK"]), launched(), cast(Any, dist)
     if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or env.get("GROUP_WORLD_SIZE") != "1":
         dist.init_process_group(backend, timeout=timeout)
         return
     # torchrun keeps its store when it restarts the processes, and with it the addresses of those that died;
     # on one machine all know which start this is (https://github.com/pytorch/pytorch/issues/135712)
-    store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, False, timeout)
-    store = dist.PrefixStore(f"start {env['TORCHELASTIC_RESTART_COUNT']}", store)
+    store = stores.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, False, timeout)
+    store = stores.PrefixStore(f"start {env['TORCHELASTIC_RESTART_COUNT']}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
@@ -263,6 +267,23 @@ def launched() -> int:
 
 def _norms(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+
+
+def _mean_in_order(size: int, bucket: Any) -> torch.futures.Future[Tensor]:
+    """The mean of gradients, summed in the order of the ranks.
+
+    In which order an all-reduce sums depends on where a number stands, and DDP rearranges gradients after its
+    first step: three processes that resume would sum otherwise than those that were not interrupted.
+    """
+    parts = [torch.empty_like(bucket.buffer()) for _ in range(size)]
+
+    def mean(_: object) -> Tensor:
+        for part in parts[1:]:
+            parts[0] += part
+        return parts[0].div_(size)
+
+    work: Any = dist.all_gather(parts, bucket.buffer(), async_op=True)
+    return work.get_future().then(mean)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -109,7 +109,7 @@ class Execution:
     ):
         self.run, self.folder, self.device, self.world = run, folder, device, world
         self.every, self.watch, self.stopping = checkpoint_every, watch, []
-        self.data = run.build_data(data_dir)
+        self.data = world.own(run.build_data(data_dir))
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
         self.model = run.build_model(self.data.num_classes).to(device)
         world.check(self.model, run.batch_size, self.data.example)
