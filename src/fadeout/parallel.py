@@ -269,7 +269,10 @@ def _norms(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def _mean_in_order(size: int, bucket: Any) -> torch.futures.Future[Tensor]:
+def _mean_in_order(
+    size: int,
+    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]  # DDP insists on it
+) -> torch.futures.Future[Tensor]:
     """The mean of gradients, summed in the order of the ranks.
 
     In which order an all-reduce sums depends on where a number stands, and DDP rearranges gradients after its

@@ -131,13 +131,13 @@ class PictureFolder:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _collected(self, pictures: list[Future[Tensor]], labels: Tensor) -> tuple[Tensor, Tensor]:
-        if len(pictures) == len(labels):
-            return _PREPARE(torch.stack([picture.result() for picture in pictures])), labels
+        first, every = self.part
+        decoded = [picture.result() for picture in pictures]
+        if every == 1:
+            return _PREPARE(torch.stack(decoded)), labels
         x = torch.zeros(len(labels), 3, self.size, self.size)
-        if pictures:
-            x[self.part[0] :: self.part[1]] = _PREPARE(
-                torch.stack([picture.result() for picture in pictures])
-            )
+        if decoded:
+            x[first::every] = _PREPARE(torch.stack(decoded))
         return x, labels
 
 
