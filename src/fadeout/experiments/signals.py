@@ -9,7 +9,8 @@ from contextlib import contextmanager
 def asked_to_stop(patient: bool) -> Iterator[list[int]]:
     """Collect SIGTERM and SIGINT instead of dying from them; only the main thread can.
 
-    Under ``torchrun`` a process is patient: Ctrl-C reaches it from the terminal, and once more from torchrun.
+    Under ``torchrun`` a process is patient: Ctrl-C may reach it twice, from the terminal and from torchrun,
+    and the others wait for it to save.
     """
     received: list[int] = []
 
