@@ -4,13 +4,14 @@ import os
 import random
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fadeout.data import imagenet, imagenet_sample
+from fadeout.data import folder, imagenet, imagenet_sample
 from fadeout.data.jpeg import _random_box, centre_crop, random_crop
 from fadeout.extras import MissingExtraError
 
@@ -74,6 +75,21 @@ def test_a_resumed_epoch_sees_the_same_batches(place):
         assert torch.equal(y, same_y)
     other = list(data.batches(4, epoch=2, seed=5))
     assert not torch.equal(whole[0][0], other[0][0])
+
+
+def test_a_process_decodes_its_share_alone(place, monkeypatch):
+    data, seen = imagenet(place, size=8), []
+    monkeypatch.setattr(
+        folder, "random_crop", lambda file, *rest: seen.append(file) or random_crop(file, *rest)
+    )
+    whole = list(data.batches(3, epoch=0, seed=0))
+    assert len(seen) == 24
+    for rank in range(4):  # the last has nothing to take of a batch of three
+        part = list(replace(data, part=(rank, 4)).batches(3, epoch=0, seed=0))
+        for (x, y), (its_x, its_y) in zip(whole, part, strict=True):
+            assert torch.equal(x[rank::4], its_x[rank::4])
+            assert torch.equal(y, its_y)
+    assert sorted(seen[24:]) == sorted(seen[:24])
 
 
 def test_grey_and_cmyk_pictures_become_rgb(place):

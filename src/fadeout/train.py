@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
+from fadeout.parallel import ALONE, IGNORED, World
+
 
 class Data(Protocol):
     """What the loop asks of a data set: :class:`fadeout.data.Dataset` is one.
@@ -56,6 +58,7 @@ def train(
     device: torch.device | str = "cpu",
     on_epoch: Callable[[int], object] | None = None,
     on_step: Callable[[Step], object] | None = None,
+    world: World = ALONE,
 ) -> None:
     """Train a classifier. A pruner acts by itself: it is attached to the optimizer.
 
@@ -73,8 +76,10 @@ def train(
         device: where the network lies.
         on_epoch: called with the number of each epoch before its first step.
         on_step: called after every step.
+        world: the processes that train together, each of which takes its share of every batch; the model
+            is what ``world.wrap`` made.
     """
-    if str(device) == "cpu":
+    if str(device) == "cpu" and world.size == 1:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # faster convolutions
     model.train()
     for epoch in range(first_epoch, first_epoch + epochs):
@@ -82,18 +87,20 @@ def train(
             on_epoch(epoch)
             model.train()
         batches = data.batches(batch_size, epoch=epoch, seed=seed, first=first_step)
-        for step, (x, y) in enumerate(batches, first_step):
+        for step, batch in enumerate(batches, first_step):
             if step == steps:
                 break
-            torch.manual_seed(((seed * 10_007 + epoch) * 1_000_003 + step) % 2**63)
+            x, y, weight, number = world.share(*batch)
+            torch.manual_seed(((seed * 10_007 + epoch) * 1_000_003 + step + number * 2**40) % 2**63)
             optimizer.zero_grad()
             loss = F.cross_entropy(predict(model, x, device), y.to(device))
-            loss.backward()
+            (weight * loss).backward()
             optimizer.step()
+            loss = world.average(model, loss.detach(), weight)
             if scheduler is not None:
                 scheduler.step()
             if on_step is not None:
-                on_step(Step(epoch, step, loss.detach()))
+                on_step(Step(epoch, step, loss))
         first_step = 0
 
 
@@ -151,28 +158,32 @@ class Accuracy(NamedTuple):
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Any, Tensor]], device: torch.device | str = "cpu"
+    model: nn.Module,
+    batches: Iterable[tuple[Any, Tensor]],
+    device: torch.device | str = "cpu",
+    world: World = ALONE,
 ) -> Accuracy:
     """Accuracy over batches of (inputs, labels), in evaluation mode; the model's mode is left as it was.
 
-    With five classes or fewer, the top-5 accuracy is 100.
+    With five classes or fewer, the top-5 accuracy is 100. Several processes share the batches out.
     """
     training, first, five, count = model.training, 0, 0, 0
     model.eval()
-    for x, y in batches:
+    for batch in batches:
+        x, y, weight, _ = world.share(*batch)
         outputs, y = predict(model, x, device), y.to(device)
-        outputs, y = outputs[y != _IGNORED], y[y != _IGNORED]
+        if weight == 0:  # it was there for the others' sake
+            continue
+        outputs, y = outputs[y != IGNORED], y[y != IGNORED]
         right = outputs.topk(min(5, outputs.shape[1])).indices == y.unsqueeze(1)
         first += int(right[:, 0].sum())
         five += int(right.sum())
         count += len(y)
     model.train(training)
+    first, five, count = world.total(first, five, count)
     return Accuracy(100 * first / count, 100 * five / count)
 
 
 def accuracy(model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int = 1000) -> float:
     """Top-1 accuracy in percent on inputs that lie in memory."""
     return evaluate(model, zip(x.split(batch_size), y.split(batch_size), strict=True)).top1
-
-
-_IGNORED = -100  # what cross-entropy leaves out

@@ -32,6 +32,8 @@ class PictureFolder:
         test_y: their labels.
         classes: the names of the classes; a label is a number in this list.
         size: of the pictures that a network gets, in pixels.
+        part: (r, n) decodes only every n-th picture of a batch, from number r on: the share of one of n
+            processes. The others are black.
     """
 
     train_files: list[str]
@@ -40,6 +42,7 @@ class PictureFolder:
     test_y: Tensor
     classes: list[str]
     size: int = 224
+    part: tuple[int, int] = (0, 1)
 
     @property
     def num_classes(self) -> int:
@@ -80,7 +83,7 @@ class PictureFolder:
                 ]
                 yield tasks, self.train_y[chosen]
 
-        yield from _decoded(jobs())
+        yield from self._decoded(jobs())
 
     def tests(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The centres of the test pictures in their order; the last batch may be smaller."""
@@ -91,7 +94,7 @@ class PictureFolder:
                 tasks = [partial(centre_crop, file, self.size) for file in self.test_files[part]]
                 yield tasks, self.test_y[part]
 
-        yield from _decoded(jobs())
+        yield from self._decoded(jobs())
 
     def validation(self, fraction: float = 0.1) -> "PictureFolder":
         """The data set for choosing settings: its test part is a fixed share of the training part.
@@ -111,28 +114,34 @@ class PictureFolder:
             test_y=self.train_y[out],
         )
 
+    def _decoded(self, jobs: "Iterable[_Job]") -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches in their order, of which a few are always under way."""
+        first, every = self.part
+        pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1), thread_name_prefix="fadeout-pictures")
+        waiting: deque[tuple[list[Future[Tensor]], Tensor]] = deque()
+        try:
+            for tasks, labels in jobs:
+                waiting.append(([pool.submit(task) for task in tasks[first::every]], labels))
+                if len(waiting) > _AHEAD:
+                    yield self._collected(*waiting.popleft())
+            while waiting:
+                yield self._collected(*waiting.popleft())
+        finally:
+            # also when the loop is left early: what has not begun is dropped
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _collected(self, pictures: list[Future[Tensor]], labels: Tensor) -> tuple[Tensor, Tensor]:
+        first, every = self.part
+        decoded = [picture.result() for picture in pictures]
+        if every == 1:
+            return _PREPARE(torch.stack(decoded)), labels
+        x = torch.zeros(len(labels), 3, self.size, self.size)
+        if decoded:
+            x[first::every] = _PREPARE(torch.stack(decoded))
+        return x, labels
+
 
 _Job = tuple[list[partial[Tensor]], Tensor]
-
-
-def _decoded(jobs: Iterable[_Job]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches in their order, of which a few are always under way."""
-    pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1), thread_name_prefix="fadeout-pictures")
-    waiting: deque[tuple[list[Future[Tensor]], Tensor]] = deque()
-    try:
-        for tasks, labels in jobs:
-            waiting.append(([pool.submit(task) for task in tasks], labels))
-            if len(waiting) > _AHEAD:
-                yield _collected(*waiting.popleft())
-        while waiting:
-            yield _collected(*waiting.popleft())
-    finally:
-        # also when the loop is left early: what has not begun is dropped
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _collected(pictures: list[Future[Tensor]], labels: Tensor) -> tuple[Tensor, Tensor]:
-    return _PREPARE(torch.stack([picture.result() for picture in pictures])), labels
 
 
 def read_folder(folder: Path, size: int) -> PictureFolder:

@@ -14,6 +14,7 @@ from fadeout.experiments.run import DATA, METHODS, MODELS, Run, known
 from fadeout.experiments.sweep import collect, collected, sweep
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.extras import extra
+from fadeout.parallel import World, join, launched
 
 with extra("experiments"):
     import tyro
@@ -50,6 +51,8 @@ class Command(Run):
     """cpu, cuda or mps"""
     checkpoint_every: float = 60.0
     """seconds between two checkpoints; there is one at Ctrl-C, too"""
+    parallel: Literal["ddp", "fsdp"] | None = None
+    """under torchrun: ddp, each process has the whole network, or fsdp, each has a part of all parameters"""
     tensorboard: bool = False
     """also write what TensorBoard shows, into the run's folder"""
 
@@ -78,9 +81,15 @@ def run(arguments: list[str]) -> None:
 
 
 def _run(config: Run, options: Command) -> None:
-    console, folder = Console(), options.results / config.hash
+    with join(options.parallel, options.device) as world:
+        _run_in(world, config, options)
+
+
+def _run_in(world: World, config: Run, options: Command) -> None:
+    folder = options.results / config.hash
+    console = Console() if world.main else Console(quiet=True, force_terminal=False)
     console.print(f"{_name(config)}, in {folder}", highlight=False, markup=False, soft_wrap=True)
-    log = _TensorBoard(folder) if options.tensorboard else None
+    log = _TensorBoard(folder) if options.tensorboard and world.main else None
     try:
         with Display(console) as display:
             record = execute(
@@ -89,11 +98,15 @@ def _run(config: Run, options: Command) -> None:
                 data_dir=options.data_dir,
                 device=options.device,
                 checkpoint_every=options.checkpoint_every,
-                watch=lambda now: (display(now), log and log(now)),
+                watch=(lambda now: (display(now), log and log(now))) if world.main else None,
+                world=world,
             )
     except Stopped:
+        if not world.main:
+            raise SystemExit(130) from None
         raise KeyboardInterrupt(f"stopped; its state is in {folder}, and the same command goes on") from None
-    print(_outcome(record))
+    if world.main:
+        print(_outcome(record))
 
 
 def reproduce(
@@ -130,6 +143,8 @@ def reproduce(
         dry: only say what would be done.
     """
     known("experiment", experiment, EXPERIMENTS)
+    if launched() > 1:
+        raise ValueError("torchrun is for fadeout run --parallel; several runs at a time are --jobs")
     every = [replace(r, epochs_scale=epochs_scale, steps=steps) for r in EXPERIMENTS[experiment].runs()]
     runs = [one for one in every if all(_meets(one, condition) for condition in only)]
     if not runs:

@@ -57,6 +57,9 @@ class Display:
         self._progress.update(
             self._task, completed=now["step"], total=now["steps"], description=now["phase"], speed=speed
         )
+        if now["pruner"] is None:
+            self._line = f"{self._figures(now)}  factor {now['factor']:.3f}"
+            return
         if clock - self._faded > 2:  # to compute the fade takes a pass over all weights
             self._fade, self._faded = now["pruner"].fade, clock
         self._line = f"{self._figures(now)}  factor {now['factor']:.3f}  fade {self._fade:.0e}"

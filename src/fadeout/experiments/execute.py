@@ -4,10 +4,9 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,14 @@ import torch
 import fadeout
 from fadeout.experiments.folder import VERSION, alone, check_version, conditions, read_json, write_json
 from fadeout.experiments.run import Run
+from fadeout.experiments.signals import asked_to_stop
 from fadeout.files import write_atomically
 from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import one_shot
 from fadeout.methods.recipes import Phase
-from fadeout.parameters import has_two_dimensions, unwrap
+from fadeout.parallel import ALONE, World
+from fadeout.parameters import has_two_dimensions
 from fadeout.train import LEARNING_RATES, Accuracy, Step, evaluate, train
 
 _TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
@@ -39,6 +40,7 @@ def execute(
     device: str = "cpu",
     checkpoint_every: float = 60.0,
     watch: Callable[[dict[str, Any]], object] | None = None,
+    world: World = ALONE,
 ) -> dict[str, Any]:
     """Carry a run out, or go on where it was stopped, or read its result if there is one.
 
@@ -53,28 +55,43 @@ def execute(
         device: ``cpu``, ``cuda`` or ``mps``.
         checkpoint_every: seconds between two checkpoints; 0 writes one after each step.
         watch: called after every step with figures for a display.
+        world: the processes that carry it out together (:func:`fadeout.parallel.join`), all of which call
+            this. It is no part of the run: what some of them have begun, others can end, be they fewer or
+            more. Only rank 0 writes.
 
     Returns:
         the record in ``result.json``.
     """
     folder = Path(results) / run.hash
-    check_version(folder)
+    device = world.device if world.size > 1 else device
     _check_device(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    result = folder / "result.json"
-    with contextlib.nullcontext() if result.exists() else alone(folder):
-        if result.exists():
-            return read_json(result)
-        for left in folder.glob(".*.tmp"):  # half a file, by a process that was killed
-            left.unlink()
-        write_json(folder / "config.json", {"version": VERSION, "run": run.to_dict()})
-        execution = Execution(run, folder, data_dir, device, checkpoint_every, watch)
-        with _signals() as execution.stopping:
+    with contextlib.ExitStack() as held:
+        found = world.first(lambda: _open(folder, run, held))
+        if found is not None:
+            return found
+        execution = Execution(run, folder, data_dir, device, checkpoint_every, watch, world)
+        with asked_to_stop(patient=world.size > 1) as execution.stopping:
             record = execution.carry_out()
-            write_json(result, record)
-        if execution.stopping:  # too late to stop the run, but not what would follow it
+            world.first(lambda: write_json(folder / "result.json", record))
+            (stop,) = world.any(bool(execution.stopping))
+        if stop:  # too late to stop the run, but not what would follow it
             raise Stopped
         return record
+
+
+def _open(folder: Path, run: Run, held: contextlib.ExitStack) -> dict[str, Any] | None:
+    """Take hold of the run's folder; returns the record if the run is finished."""
+    check_version(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    result = folder / "result.json"
+    if not result.exists():
+        held.enter_context(alone(folder))
+    if result.exists():
+        return read_json(result)
+    for left in folder.glob(".*.tmp"):  # half a file, by a process that was killed
+        left.unlink()
+    write_json(folder / "config.json", {"version": VERSION, "run": run.to_dict()})
+    return None
 
 
 class Execution:
@@ -88,20 +105,23 @@ class Execution:
         device: str,
         checkpoint_every: float,
         watch: Callable[[dict[str, Any]], object] | None,
+        world: World,
     ):
-        self.run, self.folder, self.device = run, folder, device
+        self.run, self.folder, self.device, self.world = run, folder, device, world
         self.every, self.watch, self.stopping = checkpoint_every, watch, []
-        self.data = run.build_data(data_dir)
+        self.data = world.own(run.build_data(data_dir))
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
         self.model = run.build_model(self.data.num_classes).to(device)
-        self.network: Any = torch.compile(self.model) if run.compile else self.model
+        world.check(self.model, run.batch_size, self.data.example)
         self.structure = run.build_structure(_moved(self.data.example, device))
         if run.method != "dense":  # a target out of reach is said now, not after the training
             self.structure.bind(self.model, None, has_two_dimensions).check(run.sparsity)
+        self.network: Any = world.wrap(self.model)
+        self.network = torch.compile(self.network) if run.compile else self.network
         self.optimizer = run.build_optimizer(self.model)
         self.scheduler: Any = None
         self.pruner: Any = NoPruning()
-        self.masks = Masks({})
+        self.masks, self.removed = Masks({}), 0.0
         self.hold: Any = None
         self.phases = run.phases()
         self.ends = list(itertools.accumulate(phase.epochs for phase in self.phases))
@@ -109,14 +129,15 @@ class Execution:
         self.figures: dict[str, Any] = {}
         self.tested: Accuracy | None = None
         self.losses: list[float] = []
+        self.worlds: list[str] = []  # who has been at it
         self.seconds, self.since, self.saved = 0.0, time.monotonic(), time.monotonic()
 
     def carry_out(self) -> dict[str, Any]:
         """All phases, from wherever the checkpoint says; returns the record."""
-        state = self._load()
-        self._cut_metrics(state["metrics"] if state else 0)
+        state = self.world.first(self._load)
         if state is not None:
             self._restore(state)
+        self.worlds = list(dict.fromkeys([*self.worlds, str(self.world)]))
         while self.phase < len(self.phases):
             if state is None:
                 self._enter(self.phases[self.phase])
@@ -134,8 +155,7 @@ class Execution:
     def _enter(self, phase: Phase) -> None:
         if phase.remove is not None:
             self.figures["before"], self.figures["top5_before"] = self._test()
-            self.masks = one_shot(self.model, phase.remove, structure=self.structure, before=self.masks)
-            self.tested = None
+            self._take(one_shot(self.model, phase.remove, structure=self.structure, before=self.masks))
             self.figures["removed"] = self._test().top1
         self._equip(phase)
 
@@ -168,6 +188,7 @@ class Execution:
             device=self.device,
             on_epoch=self._begin_epoch,
             on_step=self._after_step,
+            world=self.world,
         )
 
     def _leave(self) -> None:
@@ -177,12 +198,14 @@ class Execution:
                 warnings.simplefilter("ignore", UserWarning)
                 masks = self.pruner.remove()
             if masks:
-                self.tested = None
-                self.masks = masks
+                self._take(masks)
                 self.figures["before"], self.figures["top5_before"] = before
                 self.figures["removed"] = self._test().top1
             self.pruner = NoPruning()
         self.phase += 1
+
+    def _take(self, masks: Masks) -> None:
+        self.masks, self.removed, self.tested = masks, masks.sparsity, None
 
     def _begin_epoch(self, epoch: int) -> None:
         if self.run.soft and self.phases[self.phase].restart and not self.masks:
@@ -197,9 +220,11 @@ class Execution:
                 self._note(now.epoch)
         if self.watch is not None:
             self.watch(self._display(now))
-        if self.stopping or time.monotonic() - self.saved >= self.every:
+        due = self.world.main and time.monotonic() - self.saved >= self.every
+        stop, save = self.world.any(bool(self.stopping), due)
+        if stop or save:
             self._save()
-        if self.stopping:
+        if stop:
             raise Stopped
 
     def _detach(self) -> None:
@@ -216,7 +241,7 @@ class Execution:
             example = self.data.example
             size = _TEST_BATCH if isinstance(example, tuple) else max(1, _TEST_VALUES // example.numel())
             batches = self.data.tests(min(_TEST_BATCH, size))
-            self.tested = evaluate(self.network, batches, self.device)
+            self.tested = evaluate(self.network, batches, self.device, self.world)
         return self.tested
 
     def _note(self, epoch: int) -> None:
@@ -229,10 +254,12 @@ class Execution:
             "top1": found.top1,
             "top5": found.top5,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "sparsity": self.pruner.sparsity_now if not self.masks else self.masks.sparsity,
+            "sparsity": self.pruner.sparsity_now if not self.masks else self.removed,
         }
         self.losses = []
         self.figures["top1"] = found.top1
+        if not self.world.main:
+            return
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
@@ -248,16 +275,21 @@ class Execution:
             "steps": self.ends[-1] * self.steps,
             "loss": self.losses[-1] if self.losses else now.loss.item(),
             "top1": self.figures.get("top1"),
-            "sparsity": self.pruner.sparsity_now if not self.masks else self.masks.sparsity,
+            "sparsity": self.pruner.sparsity_now if not self.masks else self.removed,
             "factor": self.pruner.factor_now,
-            "pruner": self.pruner,
+            "pruner": self.pruner if self.world.size == 1 else None,  # one rank has not all the weights
         }
 
     def _record(self) -> dict[str, Any]:
+        state = self.world.whole(self.model.state_dict())
+        return self.world.first(lambda: self._measured(state))
+
+    def _measured(self, state: dict[str, Any]) -> dict[str, Any]:
         after, top5 = self.figures["after"], self.figures["top5"]
-        model = unwrap(self.model)
         example = _moved(self.data.example, self.device)
-        dense = fadeout.measure(self.run.build_model(self.data.num_classes).to(self.device), example).total
+        model = self.run.build_model(self.data.num_classes).to(self.device)
+        dense = fadeout.measure(model, example).total
+        model.load_state_dict(state)
         small = fadeout.measure(fadeout.compact(model, example), example).total
         return {
             "version": VERSION,
@@ -274,6 +306,7 @@ class Execution:
             "operations": dense.operations_output,
             "operations_left": small.operations_output,
             "seconds": round(self._elapsed(), 2),
+            **({"parallel": self.worlds} if self.worlds != [str(ALONE)] else {}),
             **conditions(),
         }
 
@@ -284,7 +317,23 @@ class Execution:
 
     def _save(self) -> None:
         metrics = self.folder / "metrics.jsonl"
-        state = {
+        state = self.world.whole(self._state())
+        state |= {"metrics": metrics.stat().st_size if metrics.exists() else 0, "seconds": self._elapsed()}
+
+        def write() -> None:
+            try:
+                write_atomically(self.folder / "checkpoint", lambda path: torch.save(state, path))
+            except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
+                raise OSError(
+                    f"no checkpoint could be written to {self.folder} ({error}); the one before is intact: "
+                    "make room, and the same command goes on"
+                ) from error
+
+        self.world.first(write)
+        self.saved = time.monotonic()
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "phase": self.phase,
             "epoch": self.epoch,
             "step": self.step,
@@ -295,37 +344,31 @@ class Execution:
             "masks": dict(self.masks),
             "figures": self.figures,
             "losses": self.losses,
-            "metrics": metrics.stat().st_size if metrics.exists() else 0,
-            "seconds": self._elapsed(),
+            "worlds": self.worlds,
         }
-        try:
-            write_atomically(self.folder / "checkpoint", lambda path: torch.save(state, path))
-        except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
-            raise OSError(
-                f"no checkpoint could be written to {self.folder} ({error}); the one before is intact: make "
-                "room, and the same command goes on"
-            ) from error
-        self.saved = time.monotonic()
 
     def _load(self) -> dict[str, Any] | None:
-        path = self.folder / "checkpoint"
-        if not path.exists():
-            return None
-        try:
-            return torch.load(path, map_location=self.device, weights_only=True)
-        except Exception as error:
-            raise ValueError(
-                f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
-            ) from error
+        path, state = self.folder / "checkpoint", None
+        if path.exists():
+            try:
+                place = self.device if self.world.size == 1 else "cpu"
+                state = torch.load(path, map_location=place, weights_only=True)
+            except Exception as error:
+                raise ValueError(
+                    f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
+                ) from error
+        self._cut_metrics(state["metrics"] if state else 0)
+        return state
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.phase, self.epoch, self.step = state["phase"], state["epoch"], state["step"]
-        self.masks, self.figures = Masks(state["masks"]), state["figures"]
-        self.losses, self.seconds = state["losses"], state["seconds"]
-        self.model.load_state_dict(state["model"])
+        self._take(Masks(state["masks"]))
+        self.figures, self.losses, self.seconds = state["figures"], state["losses"], state["seconds"]
+        self.worlds = state.get("worlds", [str(ALONE)])
+        self.world.load(self.model, state["model"])
         if self.phase < len(self.phases):
             self._equip(self.phases[self.phase])
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.world.load_optimizer(self.optimizer, state["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
             self.pruner.load_state_dict(state["pruner"])
@@ -342,27 +385,6 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"no device {device!r} here: {str(error).splitlines()[0]}") from error
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect SIGTERM and SIGINT instead of dying from them; only the main thread can."""
-    received: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        received.append(number)
-        if len(received) > 1:  # asked twice: at once
-            raise KeyboardInterrupt
-
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:
-        before = {}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # None: it was not set in Python
 
 
 def _moved(example: Any, device: str) -> Any:
