@@ -18,6 +18,7 @@ import figure
 import growth
 import memory
 import rivals
+import scaling
 import step_cost
 import training_step
 from harness import RESULTS, surroundings
@@ -26,7 +27,7 @@ from rows import Part
 from fadeout.experiments.folder import write_json
 from fadeout.files import write_atomically
 
-MODULES = (step_cost, memory, growth, training_step, rivals)
+MODULES = (step_cost, memory, growth, training_step, rivals, scaling)
 FULL: dict[str, Callable[[], Part]] = {module.__name__: module.measure for module in MODULES}
 QUICK: dict[str, Callable[[], Part]] = {
     module.__name__: lambda module=module: module.measure(**module.QUICK) for module in MODULES

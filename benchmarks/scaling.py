@@ -77,8 +77,8 @@ def measure(sizes: Sequence[int] = (1, 2, 4), weights: int = 16_000_000, steps: 
             rows.append(Row(label, [1e3 * value for value in quartiles(found["seconds"])], "ms"))
     sent = max(statistics.median(found["bytes"]) for found in facts.values())
     about = (
-        "Time inside the hooks of one warm step in plain PyTorch, the slowest process of each step; one thread "
-        "each, so four processes share two cores. A process sends at most "
+        "Time inside the hooks of one warm step in plain PyTorch, the slowest process of each step; one "
+        "thread each, so four processes share two cores. A process sends "
         f"{sent:.0f} bytes in a warm step, whatever the number of weights.\n\n{_on_paper()}"
     )
     return Part("Several processes", about, rows, {"runs": facts})
@@ -93,8 +93,8 @@ def _on_paper() -> str:
         cells.append([f"{weights:,.0f}", str(processes), *text])
     assumed = "; ".join(machine.text() for machine in MACHINES)
     return (
-        f"On paper, with compiled passes that move {BYTES_A_WEIGHT} bytes a weight at the full bandwidth of a "
-        f"process's memory, {ROUNDS} sums in a warm step, and messages of a given latency ({assumed}):\n\n"
+        f"On paper, with compiled passes that move {BYTES_A_WEIGHT} bytes a weight at the full bandwidth of "
+        f"a process's memory, {ROUNDS} sums in a warm step, and messages of a given latency ({assumed}):\n\n"
         f"{table(headers, cells)}"
     )
 
@@ -103,7 +103,9 @@ def _on_processes(size: int, weights: int, steps: int) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         answers = context.SimpleQueue()
-        arguments = [(rank, size, str(Path(folder) / "store"), weights, steps, answers) for rank in range(size)]
+        arguments = [
+            (rank, size, str(Path(folder) / "store"), weights, steps, answers) for rank in range(size)
+        ]
         processes = [context.Process(target=_train, args=own) for own in arguments]
         for process in processes:
             process.start()
@@ -122,7 +124,7 @@ def _train(rank: int, size: int, store: str, weights: int, steps: int, answers: 
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(minutes=5)
     )
     torch.manual_seed(0)
-    model = fully_shard(nn.Linear(WIDTH, weights // WIDTH, bias=False))
+    model: Any = fully_shard(nn.Linear(WIDTH, weights // WIDTH, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Stopwatch(optimizer) as watch:
         pruner = fadeout.SelectiveWeightDecay(

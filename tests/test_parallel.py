@@ -19,7 +19,6 @@ from fadeout.parallel import ALONE, World, join
 
 PROGRAM = Path(__file__).with_name("ranks.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
-NOT_YET = pytest.mark.xfail(strict=False, reason="until pruners and masks take sharded parameters")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def test_a_graph_and_one_process_take_all():
 
 @pytest.mark.parametrize(
     ("how", "size", "batch", "pruned"),
-    [pytest.param(*case, marks=[NOT_YET] if case[0] == "fsdp" and case[3] else []) for case in EQUAL],
+    EQUAL,
 )
 def test_many_processes_equal_one(folder, how, size, batch, pruned):
     found = outcomes(folder, f"equal-{how}-{size}-{batch}-{pruned}", size)
@@ -101,10 +100,7 @@ def test_a_graph_is_seen_whole_by_all(folder):
 
 @pytest.mark.parametrize(
     ("how", "size", "name"),
-    [
-        pytest.param(*case, marks=[NOT_YET] if case[0] == "fsdp" and case[2] != "dense" else [])
-        for case in RESUMED
-    ],
+    RESUMED,
 )
 def test_a_signal_to_one_stops_all_and_resumed_they_end_the_same(folder, how, size, name):
     trial = f"{how}-{size}-{name}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
-from fadeout.distributed import World, local, region_of
+from fadeout.distributed import Layout, local, region_of
 from fadeout.graph import Analysis, Network
 from fadeout.outline import outline
 from fadeout.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
@@ -122,7 +122,7 @@ class BoundChannels:
                 "fadeout.Elements() prunes single weights"
             )
         self.parameters = {n: everything[n] for layer in self.layers for n in (*layer.scored, *layer.fading)}
-        self.world = World(self.parameters, group_of(model), alone=optimizers is None)
+        self.layout = Layout(self.parameters, group_of(model), alone=optimizers is None)
         self._tally = Tally(
             network,
             {layer.name: layer.width for layer in self.layers},
@@ -175,17 +175,17 @@ class BoundChannels:
         """
         names = [name for layer in self.layers for name in layer.scored]
         sizes = {name: _by_channel(scores[name]) for name in names}
-        if not self.world.sharded:
+        if not self.layout.sharded:
             return sizes
         regions = {name: region_of(self.parameters[name]) for name in names}
         split = {name: regions[name].shape[1:] != regions[name].whole[1:] for name in names}
         parts = []
         for name, region in regions.items():
             part = torch.zeros(region.whole[0], dtype=torch.float64)
-            if self.world.owns(name):
+            if self.layout.owns(name):
                 part[region.slices[0]] = (_squares(sizes[name]) if split[name] else sizes[name]).cpu()
             parts.append(part)
-        sums = self.world.add(torch.cat(parts)).split([len(part) for part in parts])
+        sums = self.layout.add(torch.cat(parts)).split([len(part) for part in parts])
         return {n: _roots(own) if split[n] else own for n, own in zip(names, sums, strict=True)}
 
     def _spread(self, dead: Tensor, name: str) -> Tensor:

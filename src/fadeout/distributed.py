@@ -102,13 +102,13 @@ class Shards:
     Args:
         regions: one for each tensor; none where the tensors are whole.
         owned: for each whether this process counts it; of several that have the same block, one does.
-        world: the processes that have the other blocks.
+        layout: the processes that have the other blocks.
     """
 
     def __init__(
-        self, regions: Sequence[Region] = (), owned: Sequence[bool] = (), world: "World | None" = None
+        self, regions: Sequence[Region] = (), owned: Sequence[bool] = (), layout: "Layout | None" = None
     ):
-        self._regions, self._owned, self._world = list(regions), list(owned), world
+        self._regions, self._owned, self._layout = list(regions), list(owned), layout
         sizes = [torch.Size(region.whole).numel() for region in self._regions]
         self._starts = [sum(sizes[:number]) for number in range(len(sizes))]
         self.total = sum(sizes)
@@ -116,7 +116,7 @@ class Shards:
     @property
     def sharded(self) -> bool:
         """Whether the tensors are parts of larger ones."""
-        return self._world is not None
+        return self._layout is not None
 
     def owns(self, number: int) -> bool:
         """Whether this process counts its block of a tensor."""
@@ -130,14 +130,14 @@ class Shards:
 
     def sum(self, numbers: Sequence[int]) -> list[int]:
         """The sums over all processes."""
-        return list(numbers) if self._world is None else self._world.sum(numbers)
+        return list(numbers) if self._layout is None else self._layout.sum(numbers)
 
 
 ALONE = Shards()
 
 
-class World:
-    """The processes that train a model together, and what each of them has of its parameters.
+class Layout:
+    """How the parameters of a model lie on the processes that train it.
 
     Args:
         parameters: those that are pruned, by name.

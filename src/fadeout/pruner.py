@@ -54,8 +54,8 @@ class Pruner(ABC):
         self._bound = self.structure.bind(model, self._optimizers, prunable)
         self._bound.check(self._final_sparsity)
         self.parameters = self._bound.parameters
-        self._world = self._bound.world
-        if self._world.sharded:
+        self._layout = self._bound.layout
+        if self._layout.sharded:
             check_elementwise(criterion)
         # Single weights by their magnitude, the usual case, need neither scores nor masks.
         quick = type(self._bound) is BoundElements and criterion is criteria.magnitude
@@ -186,7 +186,6 @@ class Pruner(ABC):
             "steps": self.steps,
             "sparsity": self._final_sparsity,
             "shapes": {name: tuple(p.shape) for name, p in self.parameters.items()},
-            "scored": bool(self._kept_scores),
             "scores": self._distributed(self._kept_scores or self._no_scores()),
         }
 
@@ -214,7 +213,7 @@ class Pruner(ABC):
                     "build it with the same arguments to resume"
                 )
         self._step = int(state["step"])
-        self._kept_scores = self._blocks(state["scores"]) if state.get("scored", True) else {}
+        self._kept_scores = self._blocks(state["scores"]) if self._step else {}
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -241,11 +240,11 @@ class Pruner(ABC):
     def _fade_under(self, masks: Masks) -> float:
         squares = torch.zeros(2, dtype=torch.float64)
         for name, mask in masks.items():
-            if self._world.owns(name):
+            if self._layout.owns(name):
                 weight, stays = self._weight(name).double(), local(mask)
                 parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
                 squares += torch.stack([part.square().sum() for part in parts]).cpu()
-        gone, stays = self._world.add(squares).tolist()
+        gone, stays = self._layout.add(squares).tolist()
         return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
 
     @property
@@ -272,7 +271,7 @@ class Pruner(ABC):
             unsure = any(math.isinf(target.lowest.threshold) for target in targets.values())
         except FloatingPointError:
             targets, unsure = {}, True
-        if unsure if self._world.sharded else self._world.any([unsure])[0]:  # a sharded search has agreed
+        if unsure if self._layout.sharded else self._layout.any([unsure])[0]:  # a sharded search has agreed
             self._check_finite()
         return targets
 
@@ -325,7 +324,7 @@ class Pruner(ABC):
         """Raise, on all processes, where a criterion gives no number on one of them."""
         if self.criterion is criteria.magnitude:
             return
-        odd = self._world.any([bool(score.isnan().any()) for score in scores.values()])
+        odd = self._layout.any([bool(score.isnan().any()) for score in scores.values()])
         for name, is_odd in zip(scores, odd, strict=True):
             if is_odd:
                 raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._step}")
@@ -335,7 +334,7 @@ class Pruner(ABC):
         weights = [self._weight(name) for name in self.parameters]
         largest = [torch.linalg.vector_norm(w, math.inf) if w.numel() else w.new_zeros(()) for w in weights]
         finite = torch.stack([value.double().cpu() for value in largest]).isfinite().tolist()
-        odd = self._world.any([not one for one in finite])
+        odd = self._layout.any([not one for one in finite])
         if not any(odd):
             return
         name = next(name for name, is_odd in zip(self.parameters, odd, strict=True) if is_odd)

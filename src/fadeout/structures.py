@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.distributed import World, local
+from fadeout.distributed import Layout, local
 from fadeout.parameters import Prunable, choose, group_of
 from fadeout.selection import Finder, together
 from fadeout.targets import Below
@@ -45,28 +45,28 @@ class Elements:
     ) -> "BoundElements":
         """Find the weights that take part; without optimizers, where training is over, all of the model's."""
         parameters = choose(model, optimizers, prunable)
-        return BoundElements(self, parameters, World(parameters, group_of(model), alone=optimizers is None))
+        return BoundElements(self, parameters, Layout(parameters, group_of(model), alone=optimizers is None))
 
     def select(
-        self, scores: Mapping[str, Tensor], sparsity: float, world: World | None = None
+        self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
     ) -> dict[str, Tensor]:
         """Mark the weights that a removal at this sparsity would take.
 
         Args:
             scores: one tensor for each parameter.
             sparsity: the fraction to remove.
-            world: where the scores are blocks of larger ones, who has the others.
+            layout: where the scores are blocks of larger ones, who has the others.
         """
-        world = world or World({})
+        layout = layout or Layout({})
         layers = self.ranked_together(scores)
         searches = []
         for names in layers:
-            shards = world.shards(names)
+            shards = layout.shards(names)
             total = shards.total or sum(scores[name].numel() for name in names)
             search = Finder(shards=shards).search([scores[name] for name in names], round(sparsity * total))
             searches.append(search)
         marks = {}
-        for names, found in zip(layers, together(searches, world.total), strict=True):
+        for names, found in zip(layers, together(searches, layout.total), strict=True):
             marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
         return marks
 
@@ -78,8 +78,8 @@ class Elements:
 class BoundElements:
     """The weights of one network."""
 
-    def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], world: World):
-        self.structure, self.parameters, self.world = structure, parameters, world
+    def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], layout: Layout):
+        self.structure, self.parameters, self.layout = structure, parameters, layout
         self.steps = 0  # of the training, as far as it is known: it decides whether to compile
         self._finders: list[Finder] = []
 
@@ -88,7 +88,7 @@ class BoundElements:
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         """Mark the weights that a removal at this sparsity would take."""
-        return self.structure.select(scores, sparsity, self.world)
+        return self.structure.select(scores, sparsity, self.layout)
 
     def below(self, sparsity: float) -> dict[str, Below]:
         """The same for the weights as they are, ranked by magnitude, without a mask.
@@ -105,7 +105,7 @@ class BoundElements:
             searches.append(self._finders[number].search(weights, round(sparsity * total)))
         targets = {}
         for names, finder, found in zip(
-            layers, self._finders, together(searches, self.world.total), strict=True
+            layers, self._finders, together(searches, self.layout.total), strict=True
         ):
             wide = max((_widened(self.parameters[name]) for name in names), key=lambda dtype: dtype.itemsize)
             targets |= {n: Below(found, number, finder.passes(wide)) for number, n in enumerate(names)}
@@ -114,7 +114,7 @@ class BoundElements:
     def _finder(self, names: list[str], weights: list[Tensor]) -> Finder:
         work = self.steps * sum(weight.numel() for weight in weights)
         return Finder(
-            magnitude=True, work=work, compile=self.structure.compile, shards=self.world.shards(names)
+            magnitude=True, work=work, compile=self.structure.compile, shards=self.layout.shards(names)
         )
 
 

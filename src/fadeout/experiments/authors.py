@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.distributed import World
+from fadeout.distributed import Layout
 from fadeout.parameters import Prunable, choose, group_of
 from fadeout.selection import Finder
 from fadeout.structures import BoundElements, Elements
@@ -30,20 +30,20 @@ class AuthorsElements(Elements):
             if isinstance(module, nn.modules.batchnorm._BatchNorm)
             for parameter in module.parameters()
         }
-        world = World(parameters, group_of(model), alone=optimizers is None)
-        return _Bound(self, parameters, world, [n for n, p in parameters.items() if id(p) not in norms])
+        layout = Layout(parameters, group_of(model), alone=optimizers is None)
+        return _Bound(self, parameters, layout, [n for n, p in parameters.items() if id(p) not in norms])
 
 
 class _Bound(BoundElements):
     def __init__(
-        self, structure: Elements, parameters: dict[str, nn.Parameter], world: World, counted: list[str]
+        self, structure: Elements, parameters: dict[str, nn.Parameter], layout: Layout, counted: list[str]
     ):
-        super().__init__(structure, parameters, world)
+        super().__init__(structure, parameters, layout)
         self.counted = counted
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         total = sum(self.parameters[name].numel() for name in self.counted)
-        finder = Finder(shards=self.world.shards(self.counted))
+        finder = Finder(shards=self.layout.shards(self.counted))
         found = finder([scores[name] for name in self.counted], round(sparsity * total))
         marks = {name: found.mask(number, scores[name]) for number, name in enumerate(self.counted)}
         return {name: marks.get(name, score <= found.threshold) for name, score in scores.items()}

@@ -96,7 +96,7 @@ def _prune(
     """Prune to a sparsity; what the masks before have taken comes first."""
     bound = (structure or Elements()).bind(model, None, prunable)
     bound.check(sparsity)
-    if bound.world.sharded:
+    if bound.layout.sharded:
         check_elementwise(criterion)
     scores = {}
     for name, parameter in bound.parameters.items():
@@ -104,7 +104,7 @@ def _prune(
         gradient = parameter.grad
         gradient = torch.zeros_like(weight) if gradient is None else local(gradient).to(weight.dtype)
         scores[name] = criterion(weight, gradient)
-    odd = bound.world.any([bool(score.isnan().any()) for score in scores.values()])
+    odd = bound.layout.any([bool(score.isnan().any()) for score in scores.values()])
     for name, is_odd in zip(scores, odd, strict=True):
         if is_odd:
             raise ValueError(f"{name!r} has no score: its weights hold NaN, or {criterion} gives it")

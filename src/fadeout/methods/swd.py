@@ -127,11 +127,11 @@ class SelectiveWeightDecay(Pruner):
             for mask, weight, gradient in chosen.parts(self._weight(name), local(parameter.grad)):
                 targeted = torch.where(mask, weight, 0)
                 gradient.add_(self._fade.gradient(targeted, dose * scale))
-                if wants_loss and self._world.owns(name):
+                if wants_loss and self._layout.owns(name):
                     value = self._fade.loss(targeted, dose)
                     loss = value if loss is None else loss + value.to(loss.device)
-        if wants_loss and self._world.sharded:
-            return self._world.add(torch.zeros(()) if loss is None else loss)
+        if wants_loss and self._layout.sharded:
+            return self._layout.add(torch.zeros(()) if loss is None else loss)
         return loss
 
     def end(self) -> None:
@@ -194,7 +194,7 @@ class SelectiveWeightDecay(Pruner):
         weight = self._weight(name)
         dose = self._fade.add(self._pending.pop(name, 0.0), dose)
         sizes = [torch.where(mask, w, 0).abs().amax() for mask, w in target.parts(weight) if w.numel()]
-        largest = self._world.most(float(torch.stack(sizes).amax()) if sizes else 0.0)
+        largest = self._layout.most(float(torch.stack(sizes).amax()) if sizes else 0.0)
         change = largest - float(self._fade.shrink(torch.tensor(largest).double(), dose))
         if change < 8 * torch.finfo(weight.dtype).eps * largest:
             self._pending[name] = dose
