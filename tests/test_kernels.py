@@ -42,7 +42,7 @@ def test_more_than_asked_for_are_counted_and_not_collected(compiled):
     for one in (Passes(True), compiled):
         probe = one.probe(rows(), 0.1, 2.0, most=1000)
         assert sum(fact.inside for fact in probe.facts) > 1000
-        assert None in probe.places
+        assert None in probe.keys
 
 
 @pytest.mark.parametrize("factor", [0.999, 0.5, 0.0])

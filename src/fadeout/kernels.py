@@ -51,11 +51,14 @@ class Probe(NamedTuple):
 
     Attributes:
         facts: how many there are.
-        places: the positions of those in the bracket, where they were collected in passing.
+        keys: those in the bracket and their positions, where they were collected in passing.
     """
 
     facts: list[Fact]
-    places: list[Tensor | None]
+    keys: list[tuple[Tensor, Tensor] | None]
+
+
+_Found = tuple[list[Any], tuple[Tensor, Tensor] | None]
 
 
 class Passes:
@@ -95,24 +98,26 @@ class Passes:
         """
         facts, found = [], []
         for row in rows:
-            own, places = self._probe(row, low, high, most)
+            own, keys = self._probe(row, low, high, most)
             facts.append(own)
-            found.append(places)
-            most -= 0 if places is None else len(places)
-        numbers = [fact.to(rows[0].device) for own in facts for fact in own]
-        read = iter(torch.stack(numbers).tolist() if numbers else ())
-        return Probe([_summed([next(read) for _ in own]) for own in facts], found)
+            found.append(keys)
+            most -= 0 if keys is None else len(keys[0])
+        unread = [fact.to(rows[0].device) for own in facts for fact in own if isinstance(fact, Tensor)]
+        read = iter(torch.stack(unread).tolist() if unread else ())
+        numbers = [[next(read) if isinstance(fact, Tensor) else fact for fact in own] for own in facts]
+        return Probe([_summed(own) for own in numbers], found)
 
     def collect(
         self, rows: Sequence[Tensor], low: float, high: float, probe: Probe
     ) -> list[tuple[Tensor, Tensor]]:
         """The keys that a probe counted, with their positions: their number is known, nothing is read."""
         found = []
-        for row, fact, places in zip(rows, probe.facts, probe.places, strict=True):
-            if places is None:
+        for row, fact, keys in zip(rows, probe.facts, probe.keys, strict=True):
+            if keys is None:
                 inside = self._inside(self.key(row), low, high)
                 places = torch.nonzero_static(inside, size=fact.inside).squeeze(1)
-            found.append((self.key(row[places]), places))
+                keys = self.key(row[places]), places
+            found.append(keys)
         return found
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
@@ -127,7 +132,7 @@ class Passes:
             piece.lerp_(torch.hardshrink(piece, keep), 1 - factor)
             torch.hardshrink(piece, flush, out=piece)
 
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> tuple[list[Tensor], Tensor | None]:
+    def _probe(self, row: Tensor, low: float, high: float, most: int) -> _Found:
         """Of each piece of a row: how many are below, how many up to the end of the bracket, and the peak."""
         facts, own, start, free = [], [], 0, reads_are_free(row)
         for key in self._keys(row):
@@ -139,11 +144,16 @@ class Passes:
                 most -= number
                 if number and most >= 0:
                     inside = upper.logical_xor_(lower).numpy()  # whose search takes a fifth of the time
-                    own.append(torch.from_numpy(np.flatnonzero(inside)).add_(start))
+                    places = torch.from_numpy(np.flatnonzero(inside))
+                    own.append((key[places], places.add_(start)))
             start += len(key)
-        if not free or most < 0:
-            return facts, None
-        return facts, own[0] if len(own) == 1 else torch.cat([_NONE, *own])
+        return facts, self._joined(own) if free and most >= 0 else None
+
+    def _joined(self, keys: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        if len(keys) == 1:
+            return keys[0]
+        values, places = zip(*keys, strict=True) if keys else ((), ())
+        return torch.cat([torch.empty(0, dtype=self.wide), *values]), torch.cat([_NONE, *places])
 
     def _inside(self, key: Tensor, low: float, high: float) -> Tensor:
         return (key >= low) & (key <= high if high == torch.inf else key < high)
@@ -160,20 +170,29 @@ class Passes:
 class CompiledPasses(Passes):
     """The same through ``torch.compile``: loops in C++ on a CPU, Triton kernels on a GPU."""
 
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> tuple[list[Tensor], Tensor | None]:
-        length = len(row) // _BLOCK * _BLOCK
-        if length < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
+    def _probe(self, row: Tensor, low: float, high: float, most: int) -> _Found:
+        if len(row) < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
             return super()._probe(row, low, high, most)
         bounds = torch.tensor([low, high], dtype=row.dtype, device=row.device)
-        blocks = row[:length].view(-1, _BLOCK)
-        lower, upper, peak = _compiled(_blocks)(blocks, bounds)
-        rest, last = super()._probe(row[length:], low, high, most)
-        facts = [lower.double().sum(), upper.double().sum(), peak.amax(), *rest]  # floats hold 2^24 only
-        if not reads_are_free(row) or last is None or facts[1] - facts[0] + len(last) > most:
-            return facts, None
-        some = (upper != lower).nonzero().squeeze(1)
-        block, place = self._inside(blocks[some].abs(), low, high).nonzero().unbind(1)
-        return facts, torch.cat([some[block] * _BLOCK + place, last + length])
+        facts, own, start, free = [], [], 0, reads_are_free(row)
+        for piece in row[: len(row) // _BLOCK * _BLOCK].split(_PIECE):
+            blocks = piece.view(-1, _BLOCK)
+            lower, upper, peak = _compiled(_blocks)(blocks, bounds)
+            if not free:
+                facts += [lower.sum(), upper.sum(), peak.amax()]
+            else:  # NumPy does so little sooner than two threads that have to be woken
+                facts += [float(lower.numpy().sum()), float(upper.numpy().sum()), float(peak.numpy().max())]
+                number = int(facts[-2] - facts[-3])
+                most -= number
+                if number and most >= 0:
+                    some = np.flatnonzero(upper.numpy() != lower.numpy())
+                    keys = np.abs(blocks.numpy()[some]).reshape(-1)
+                    found = np.flatnonzero((keys >= low) & (keys < high))
+                    places = some[found // _BLOCK] * _BLOCK + found % _BLOCK + start
+                    own.append((torch.from_numpy(keys[found]), torch.from_numpy(places)))
+            start += len(piece)
+        rest, last = super()._probe(row[start:], low, high, most)
+        return facts + rest, self._joined([*own, last]) if free and last is not None else None
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
         if len(row) < _WORTH or not row.is_contiguous():
@@ -217,7 +236,8 @@ def pieces(row: Tensor) -> tuple[Tensor, ...]:
     return row.split(size) if len(row) > size else (row,) if len(row) else ()
 
 
-_BLOCK = 256  # keys whose counts the compiled pass gives together
+_BLOCK = 32  # keys whose counts the compiled pass gives together
+_PIECE = 1 << 20  # keys in a compiled pass: floats count up to 2^24 exactly
 _WORTH = 1 << 16  # shorter rows are not worth a call of compiled code
 _PAYS = 2e10  # weights times steps from which the time to compile is won back (benchmarks/step_cost.py)
 _NONE = torch.empty(0, dtype=torch.int64)

@@ -261,8 +261,8 @@ class _Bracket:
     def __init__(self, rows: list[Tensor], total: int, k: int, passes: Passes, shards: Shards):
         self.rows, self.total, self.k, self.passes, self.shards = rows, total, k, passes, shards
         self.most = max(4096, total // 128)  # that are collected
-        self.low = 0 if passes.magnitude else _place(-torch.inf, passes.wide)
-        self.high = _place(torch.inf, passes.wide) + 1
+        lowest = 0 if passes.magnitude else _place(-torch.inf, passes.wide)
+        self.all = self.low, self.high = lowest, _place(torch.inf, passes.wide) + 1
         self.below, self.upto = 0, total
         self._none = torch.empty(0, dtype=passes.wide, device=rows[0].device)
         self.few: list[tuple[Tensor, Tensor]] | None = None  # all that is inside, row by row, with positions
@@ -306,9 +306,7 @@ class _Bracket:
     def narrow(self) -> Generator[list[int], list[int], None]:
         """Look where a sample has the threshold; failing that, count below a few numbers, again and again."""
         if self.inside > self.most:
-            low, high = yield from self._sampled()
-            if self.low < high and low < self.high:
-                yield from self.look(low, high, self.most)
+            yield from self._look_by_sample()
         while not self.found and self.inside > self.most and self.width > 1:
             cuts = _even(self.low, self.high, _CUTS)
             counts = yield self.count(cuts)
@@ -318,23 +316,25 @@ class _Bracket:
             # equal ones, however many: their positions decide
             yield from self.look(self.low, self.high, self.total)
 
-    def _sampled(self) -> Generator[list[int], list[int], tuple[int, int]]:
-        """Between which places the threshold lies, if the sample is as good as most are."""
-        # so many that about as many as may be collected lie between the two places
-        size = 256 + (4 * min(self.total / 4096, 128)) ** 2
+    def _look_by_sample(self) -> Generator[list[int], list[int], None]:
+        """Look between the two places where the threshold is, if the sample is as good as most are."""
+        # so many that about as many as may be collected lie between the two
+        size = 256 + (3 * min(self.total / 4096, 128)) ** 2
         step = math.ceil(self.total / size) | 1  # odd, so that it does not walk along columns
         rows = [row[::step] for number, row in enumerate(self.rows) if self.shards.owns(number)]
         sample = self.ordered([self.passes.key(row) for row in rows])
         (size,) = yield [len(sample)]
-        share = self.k / self.total
-        spread = 3 * math.sqrt(size * share * (1 - share)) + 2
-        ends = [self.low, self.high]
-        for end, rank in enumerate((round(share * size - spread), round(share * size + spread))):
-            if 0 < rank <= size:
-                low = 0 if self.passes.magnitude else _place(-torch.inf, self.passes.wide)
-                high = _place(torch.inf, self.passes.wide) + 1
-                ends[end] = (yield from self.kth(sample, rank, low, high, size)).value + end
-        return ends[0], ends[1]
+        share, whole = self.k / self.total, (self.low, self.high)
+        for deviations in (2, 6):
+            spread = deviations * math.sqrt(size * share * (1 - share)) + 2
+            ends = list(whole)
+            for end, rank in enumerate((round(share * size - spread), round(share * size + spread))):
+                if 0 < rank <= size:
+                    ends[end] = (yield from self.kth(sample, rank, *self.all, size)).value + end
+            if self.low < ends[1] and ends[0] < self.high:
+                yield from self.look(ends[0], ends[1], self.most)
+            if self.found or self.inside <= self.most:
+                return
 
     def kth(
         self, ordered: np.ndarray, rank: int, low: int, high: int, upto: int
