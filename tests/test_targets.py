@@ -49,6 +49,14 @@ def test_parts_cover_the_parameter_once(ties):
         assert torch.equal(other == 1, wanted)
 
 
+def test_neighbours_in_float64_are_told_apart():
+    """They are nearer to each other than float32 could say."""
+    part = torch.tensor([1.0, 1.0 + 1e-12, 2.0], dtype=torch.float64)
+    found = Finder(magnitude=True)([part], 1)
+    assert Below(found, 0, Passes(True, torch.float64)).multiply(part, 0.5)
+    assert part.tolist() == [0.5, 1.0 + 1e-12, 2.0]
+
+
 def test_other_dtypes_are_left_to_the_parts():
     part = torch.randn(10, dtype=torch.bfloat16)
     found = Finder(magnitude=True)([part], 5)

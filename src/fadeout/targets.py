@@ -78,7 +78,11 @@ class Below:
     @property
     def _limit(self) -> float:
         """What targeted weights are below, but for ties that have to be told apart."""
-        return self.lowest.threshold if self.lowest.ties else kernels.after(self.lowest.threshold)
+        return (
+            self.lowest.threshold
+            if self.lowest.ties
+            else kernels.after(self.lowest.threshold, self._passes.wide)
+        )
 
     @property
     def _ties(self) -> Tensor:
