@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -150,6 +151,11 @@ def placed(layout: str) -> Block:
         "hybrid": dict.fromkeys("abcd", (square, [Replicate(), Shard(0)])),
         "grid": dict.fromkeys("abcd", (square, [Shard(0), Shard(1)])),
         "twice": dict.fromkeys("abcd", (square, [Shard(0), Shard(0)])),
+        "apart": {
+            "a": (square["data"], [Shard(0)]),
+            "b": (square["tensor"], [Shard(0)]),
+            "c": (square["tensor"], [Shard(1)]),
+        },
         # as FSDP over one dimension of a mesh, and tensor parallel layers over the other, leave them
         "mixed": {
             "a": (square["data"], [Shard(0)]),
@@ -193,9 +199,16 @@ def drift(layout: str | None, scope: str, fade: str, method: str = "swd") -> dic
         for parameter in model.parameters():
             gradient = torch.randint(-4, 5, parameter.shape).double() / 8
             parameter.grad = distributed_as(block_of(gradient, parameter).clone(), parameter)
+            if layout == "copies":  # each process has a part of the sum, as after a backward pass
+                parts = torch.full_like(gradient, 0) + gradient / dist.get_world_size()
+                parameter.grad = DTensor.from_local(parts, parameter.device_mesh, [Partial()])
         optimizer.step()
         masks.append({name: whole(mask) for name, mask in pruner.masks().items()})
-    return {"masks": masks, "weights": full(model), "fade": pruner.fade}
+    fade = pruner.fade
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pruner.remove()
+    return {"masks": masks, "weights": full(model), "fade": fade, "warnings": len(said)}
 
 
 # What goes over the wire, and what is allocated -----------------------------------------------------------
@@ -416,6 +429,41 @@ def one_nan(how: str, kind: str, fade: str, at: int) -> str:
         optimizer.step()
 
     return message(go)
+
+
+def different_steps() -> str:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = 10 + dist.get_rank()
+    return message(lambda: fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=steps))
+
+
+def narrow_filters(split: bool) -> dict[str, Tensor]:
+    """Filters of one input channel, split along their inputs: one process has all, the others nothing."""
+    model = build()
+    if split:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in (model.conv1, model.conv2):
+            layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(1)]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = fadeout.SelectiveWeightDecay(
+        model, optimizer, sparsity=0.4, steps=10, structure=structure("norms")
+    )
+    return {name: whole(mask) for name, mask in pruner.masks().items()}
+
+
+def lonely_display(criterion: str) -> float:
+    """A process of several that have copies asks for figures by itself."""
+    model = wrap(build(), "ddp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = fadeout.SelectiveWeightDecay(
+        model, optimizer, sparsity=0.5, steps=10, criterion=getattr(fadeout.criteria, criterion)
+    )
+    return pruner.fade if dist.get_rank() == 0 else 0.0
 
 
 def whole_layers(how: str) -> str:

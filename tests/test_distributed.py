@@ -73,7 +73,7 @@ def drifted(*what):
         ("network", "progressive", "gmp"),
     ],
 )
-@pytest.mark.parametrize("layout", ["rows", "columns", "copies", "hybrid", "grid", "twice", "mixed"])
+@pytest.mark.parametrize("layout", ["rows", "columns", "copies", "hybrid", "grid", "twice", "mixed", "apart"])
 def test_any_placement(processes, layout, scope, fade, method):
     """Ties abound, blocks are uneven or empty, and some are there several times."""
     expected = drifted(scope, fade, method)
@@ -82,6 +82,7 @@ def test_any_placement(processes, layout, scope, fade, method):
             check_equal({"masks": mine}, {"masks": theirs})
         check_equal({"weights": got["weights"]}, {"weights": expected["weights"]})
         assert got["fade"] == pytest.approx(expected["fade"], rel=1e-9)
+        assert got["warnings"] == expected["warnings"]
 
 
 def test_what_is_sent_does_not_grow_with_the_model(processes):
@@ -140,7 +141,7 @@ def test_mixed_precision(processes, low_weights):
     check_equal(one, two)
 
 
-@pytest.mark.parametrize("case", [cases.different_seeds, cases.different_models])
+@pytest.mark.parametrize("case", [cases.different_seeds, cases.different_models, cases.different_steps])
 def test_processes_that_train_different_models(processes, case):
     first, second = processes(2).run(case)
     assert first == second
@@ -162,6 +163,17 @@ def test_a_criterion_that_needs_whole_layers(processes):
     for error in processes(2).run(cases.whole_layers, "fsdp"):
         assert "whole layers" in error
     assert processes(2).run(cases.whole_layers, "ddp") == ["no error"] * 2
+
+
+def test_filters_that_one_process_has_and_the_others_not(processes):
+    expected = {"masks": cases.narrow_filters(split=False)}
+    for got in processes(2).run(cases.narrow_filters, True):
+        check_equal({"masks": got}, expected)
+
+
+@pytest.mark.parametrize("criterion", ["magnitude", "lamp"])
+def test_a_display_on_one_process(processes, criterion):
+    assert processes(2).run(cases.lonely_display, criterion)[0] > 0
 
 
 def test_a_sharded_model_is_not_compacted(processes):

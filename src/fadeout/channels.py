@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
-from fadeout.distributed import Layout, local, region_of
+from fadeout.distributed import Layout, is_split, local, region_of
 from fadeout.graph import Analysis, Network
 from fadeout.outline import outline
 from fadeout.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
@@ -178,7 +178,7 @@ class BoundChannels:
         if not self.layout.sharded:
             return sizes
         regions = {name: region_of(self.parameters[name]) for name in names}
-        split = {name: regions[name].shape[1:] != regions[name].whole[1:] for name in names}
+        split = {name: is_split(self.parameters[name]) for name in names}
         parts = []
         for name, region in regions.items():
             part = torch.zeros(region.whole[0], dtype=torch.float64)

@@ -27,6 +27,14 @@ def local(tensor: Any) -> Tensor:
     return tensor.to_local() if is_distributed(tensor) else tensor
 
 
+def gradient_of(parameter: Any) -> Tensor | None:
+    """This process's block of a gradient, which is first brought into the places of its parameter."""
+    gradient = parameter.grad
+    if is_distributed(gradient) and gradient.placements != parameter.placements:  # a sum of parts, perhaps
+        gradient = parameter.grad = gradient.redistribute(parameter.device_mesh, parameter.placements)
+    return None if gradient is None else local(gradient)
+
+
 def whole(tensor: Any) -> Tensor:
     """All of a tensor; where it is distributed, every process must ask."""
     return tensor.full_tensor() if is_distributed(tensor) else tensor
@@ -34,7 +42,8 @@ def whole(tensor: Any) -> Tensor:
 
 def is_first(tensors: Iterable[object]) -> bool:
     """Whether this process writes what all have together; where nothing is distributed, each for itself."""
-    return not any(map(is_distributed, tensors)) or dist.get_rank() == 0
+    meshes: list[Any] = [tensor.device_mesh for tensor in tensors if is_distributed(tensor)]  # pyright: ignore
+    return not meshes or dist.get_rank() == min(int(mesh.mesh.min()) for mesh in meshes)
 
 
 def distributed_as(block: Tensor, tensor: Any) -> Tensor:
@@ -94,6 +103,13 @@ def region_of(tensor: Any) -> Region:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     return Region(shape, *compute_local_shape_and_global_offset(shape, tensor.device_mesh, tensor.placements))
+
+
+def is_split(tensor: Any) -> bool:
+    """Whether the rows of a tensor, its slices along the first dimension, lie on several processes."""
+    return is_distributed(tensor) and any(
+        kind.is_shard() and kind.dim % tensor.dim() > 0 for kind in tensor.placements
+    )
 
 
 class Shards:
@@ -210,6 +226,11 @@ class Layout:
         dist.all_reduce(values, operation, group=group or self._group)
         return values
 
+    def check_same(self, settings: object, what: str) -> None:
+        """Raise on all processes where their settings differ."""
+        if self.size > 1 and self._differ([zlib.crc32(repr(settings).encode())], self._group)[0]:
+            raise ValueError(f"the processes have different {what} (here: {settings}): give all the same")
+
     def _check_alike(self) -> None:
         """Raise on all processes where one has another model, or other weights where they have copies."""
         shapes = str([(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()])
@@ -238,10 +259,13 @@ class Layout:
 
 
 def _group_of(parameters: Iterable[Any]) -> Any:
-    """The processes of the largest mesh; None, which means all, where there is none."""
+    """The processes of the largest mesh, if it has those of all others; else None, which means all."""
     meshes = [parameter.device_mesh for parameter in parameters if is_distributed(parameter)]
     mesh = max(meshes, key=lambda one: one.size(), default=None)
     if mesh is None or mesh.size() == dist.get_world_size():
+        return None
+    ranks = [set(one.mesh.flatten().tolist()) for one in meshes]
+    if set().union(*ranks) != set(mesh.mesh.flatten().tolist()):
         return None
     return (mesh if mesh.ndim == 1 else mesh._flatten()).get_group()
 
@@ -266,6 +290,5 @@ def _copies(parameters: Mapping[str, Any], group: Any) -> Iterable[tuple[Any, li
 def _checksum(tensor: Tensor) -> int:
     """A sum of all bits that does not depend on the order of summation."""
     kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
-    return (
-        int(tensor.detach().contiguous().view(kind).sum(dtype=torch.int64)) >> 1
-    )  # so that it can change sign
+    total = int(tensor.detach().contiguous().view(kind).sum(dtype=torch.int64))
+    return total % (2**61 - 1)  # so that it can change sign

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion, check_elementwise
-from fadeout.distributed import block_of, distributed_as, local
+from fadeout.distributed import block_of, distributed_as, gradient_of, local, whole
 from fadeout.hooks import StepHooks, gradient_scale
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions, held_by
@@ -57,6 +57,7 @@ class Pruner(ABC):
         self._layout = self._bound.layout
         if self._layout.sharded:
             check_elementwise(criterion)
+        self._layout.check_same((self.steps, self._final_sparsity), "steps or sparsity")
         # Single weights by their magnitude, the usual case, need neither scores nor masks.
         quick = type(self._bound) is BoundElements and criterion is criteria.magnitude
         self._quick = cast(BoundElements, self._bound) if quick else None
@@ -118,7 +119,12 @@ class Pruner(ABC):
 
     def masks(self) -> Masks:
         """What would stay if removal, to the final target, came now."""
-        gone = self._bound.select(self._scores(), self._final_sparsity)
+        alone = not self._layout.sharded  # then a process may ask by itself, say for its display
+        try:
+            gone = self._bound.select(self._scores(alone), self._final_sparsity)
+        except FloatingPointError:
+            self._check_finite(alone=alone)
+            raise
         return Masks({name: distributed_as(~mine, self.parameters[name]) for name, mine in gone.items()})
 
     def remove(self) -> Masks:
@@ -140,7 +146,7 @@ class Pruner(ABC):
                 "Check the accuracy, train on with masks.hold(), or let the fade run its course",
                 stacklevel=2,
             )
-        empty = [name for name, mask in masks.items() if not mask.any()]
+        empty = [name for name, mask in masks.items() if not int(whole(mask.sum()))]
         if empty:
             warnings.warn(
                 f"no weight is left in {', '.join(empty[:5])}: nothing passes there any more. Ask for less, "
@@ -275,7 +281,7 @@ class Pruner(ABC):
             self._check_finite()
         return targets
 
-    def _scores(self) -> dict[str, Tensor]:
+    def _scores(self, alone: bool = False) -> dict[str, Tensor]:
         if self._needs_gradient:
             if not self._kept_scores:
                 raise ValueError(
@@ -283,7 +289,7 @@ class Pruner(ABC):
                 )
             return self._kept_scores
         scores = {name: self._score(name, parameter) for name, parameter in self.parameters.items()}
-        self._check_scores(scores)
+        self._check_scores(scores, alone)
         return scores
 
     def _no_scores(self) -> dict[str, Tensor]:
@@ -308,8 +314,8 @@ class Pruner(ABC):
     def _score(self, name: str, parameter: nn.Parameter, scale: float = 1.0) -> Tensor:
         weight = widened(self._weight(name))
         gradient = weight.new_zeros(()).expand_as(weight)
-        if self._needs_gradient and parameter.grad is not None:
-            own = local(parameter.grad)
+        own = gradient_of(parameter) if self._needs_gradient else None
+        if own is not None:
             dense = own.to_dense() if own.is_sparse else own
             gradient = dense.to(weight.dtype) / scale
         score = self.criterion(weight, gradient)
@@ -320,21 +326,28 @@ class Pruner(ABC):
             )
         return score
 
-    def _check_scores(self, scores: Mapping[str, Tensor]) -> None:
+    def _check_scores(self, scores: Mapping[str, Tensor], alone: bool = False) -> None:
         """Raise, on all processes, where a criterion gives no number on one of them."""
         if self.criterion is criteria.magnitude:
             return
-        odd = self._layout.any([bool(score.isnan().any()) for score in scores.values()])
+        odd = [bool(score.isnan().any()) for score in scores.values()]
+        odd = odd if alone else self._layout.any(odd)
         for name, is_odd in zip(scores, odd, strict=True):
             if is_odd:
                 raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._step}")
 
-    def _check_finite(self, when: str = "") -> None:
-        """Raise, naming parameter and step, where a weight is NaN or infinite on any process."""
+    def _check_finite(self, when: str = "", alone: bool = False) -> None:
+        """Raise, naming parameter and step, where a weight is NaN or infinite on any process.
+
+        Args:
+            when: for the message; by default at this step.
+            alone: only this process asks.
+        """
         weights = [self._weight(name) for name in self.parameters]
         largest = [torch.linalg.vector_norm(w, math.inf) if w.numel() else w.new_zeros(()) for w in weights]
-        finite = torch.stack([value.double().cpu() for value in largest]).isfinite().tolist()
-        odd = self._layout.any([not one for one in finite])
+        finite = torch.stack([value.isfinite().to(largest[0].device) for value in largest]).tolist()
+        odd = [not one for one in finite]
+        odd = odd if alone else self._layout.any(odd)
         if not any(odd):
             return
         name = next(name for name, is_odd in zip(self.parameters, odd, strict=True) if is_odd)

@@ -71,7 +71,7 @@ class Lowest:
     def mask(self, number: int, tensor: Tensor) -> Tensor:
         """True where an element of a tensor, the one of this number, is among the lowest."""
         key = tensor.detach().abs() if self.magnitude else tensor.detach()
-        key = key.to(_wide([tensor, torch.tensor(self.threshold, dtype=torch.float64)]))
+        key = key.to(_wide([tensor]))
         if self.ties is None:
             return key <= self.threshold
         mask = (key < self.threshold).contiguous()

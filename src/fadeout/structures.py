@@ -57,7 +57,7 @@ class Elements:
             sparsity: the fraction to remove.
             layout: where the scores are blocks of larger ones, who has the others.
         """
-        layout = layout or Layout({})
+        layout = layout or Layout({}, alone=True)
         layers = self.ranked_together(scores)
         searches = []
         for names in layers:

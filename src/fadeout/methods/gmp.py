@@ -58,8 +58,8 @@ class GradualMagnitudePruning(Pruner):
     def _growth(self) -> float:
         return _GROWTH(self.progress + 1 / self.steps)
 
-    def _scores(self) -> dict[str, Tensor]:
-        return keep_down(super()._scores(), self._held or {})
+    def _scores(self, alone: bool = False) -> dict[str, Tensor]:
+        return keep_down(super()._scores(alone), self._held or {})
 
     def _zero(self, gone: dict[str, Tensor]) -> None:
         for name, mask in gone.items():

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion, check_elementwise
-from fadeout.distributed import block_of, distributed_as, local
+from fadeout.distributed import block_of, distributed_as, gradient_of, local
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions
 from fadeout.pruner import checked_sparsity, keep_down, widened
@@ -101,8 +101,8 @@ def _prune(
     scores = {}
     for name, parameter in bound.parameters.items():
         weight = widened(local(parameter.detach()))
-        gradient = parameter.grad
-        gradient = torch.zeros_like(weight) if gradient is None else local(gradient).to(weight.dtype)
+        gradient = gradient_of(parameter)
+        gradient = torch.zeros_like(weight) if gradient is None else gradient.to(weight.dtype)
         scores[name] = criterion(weight, gradient)
     odd = bound.layout.any([bool(score.isnan().any()) for score in scores.values()])
     for name, is_odd in zip(scores, odd, strict=True):

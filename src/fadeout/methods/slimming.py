@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fadeout.distributed import local
+from fadeout.distributed import gradient_of, local
 from fadeout.hooks import gradient_scale
 from fadeout.masks import Masks
 from fadeout.parameters import held_by
@@ -60,10 +60,11 @@ class Slimming(Pruner):
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         held, scale, loss = held_by([optimizer]), gradient_scale(optimizer) * self.strength, None
         for parameter in self._scales.values():
-            if parameter.grad is None or id(parameter) not in held:
+            gradient = gradient_of(parameter) if id(parameter) in held else None
+            if gradient is None:
                 continue
             value = local(parameter.detach())
-            local(parameter.grad).add_(self._slope(value), alpha=scale)
+            gradient.add_(self._slope(value), alpha=scale)
             if wants_loss:
                 penalty = self.strength * self._penalty(value).sum()
                 loss = penalty if loss is None else loss + penalty.to(loss.device)

@@ -11,7 +11,7 @@ from torch.optim import SGD, Optimizer
 from fadeout import criteria
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion
-from fadeout.distributed import local
+from fadeout.distributed import gradient_of
 from fadeout.fades import Fade, Progressive
 from fadeout.hooks import gradient_scale
 from fadeout.parameters import Prunable, has_two_dimensions, held_by
@@ -124,14 +124,17 @@ class SelectiveWeightDecay(Pruner):
                 dose = -dose  # the optimizer climbs, and the penalty is still to fall
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            for mask, weight, gradient in chosen.parts(self._weight(name), local(parameter.grad)):
+            own = gradient_of(parameter)
+            assert own is not None
+            for mask, weight, gradient in chosen.parts(self._weight(name), own):
                 targeted = torch.where(mask, weight, 0)
                 gradient.add_(self._fade.gradient(targeted, dose * scale))
                 if wants_loss and self._layout.owns(name):
                     value = self._fade.loss(targeted, dose)
                     loss = value if loss is None else loss + value.to(loss.device)
         if wants_loss and self._layout.sharded:
-            return self._layout.add(torch.zeros(()) if loss is None else loss)
+            total = self._layout.add(torch.zeros(()) if loss is None else loss)
+            return total if loss is None else total.to(loss.dtype)
         return loss
 
     def end(self) -> None:
