@@ -141,7 +141,8 @@ def test_a_warm_search_finds_what_a_sort_finds(monkeypatch, compile, magnitude, 
             assert torch.equal(got, wanted), step
 
 
-def test_a_threshold_that_jumps_is_found_again():
+def test_a_threshold_that_jumps_is_found_again(monkeypatch):
+    monkeypatch.setattr(selection, "_JOINED", 0)
     finder, part = Finder(magnitude=True), torch.linspace(0.001, 1, 50_000)
     for scale in (1.0, 1.0, 1e-30, 1e30, 1.0, 0.0, 1.0, 1e-44, 1.0):
         scaled = part * scale
@@ -149,8 +150,10 @@ def test_a_threshold_that_jumps_is_found_again():
             assert finder([scaled], k).threshold == scaled.sort().values[k - 1]
 
 
+@pytest.mark.parametrize("joined", [0, 10**9])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
-def test_magnitudes_are_finite(odd):
+def test_magnitudes_are_finite(monkeypatch, odd, joined):
+    monkeypatch.setattr(selection, "_JOINED", joined)
     part = torch.ones(1000)
     finder = Finder(magnitude=True)
     finder([part], 500)
@@ -160,6 +163,7 @@ def test_magnitudes_are_finite(odd):
 
 
 def test_a_warm_search_is_one_pass(monkeypatch):
+    monkeypatch.setattr(selection, "_JOINED", 0)
     finder, calls = Finder(magnitude=True), []
     for name in ("count", "probe"):
         real = getattr(Passes, name)

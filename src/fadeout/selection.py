@@ -134,8 +134,15 @@ class Finder:
         if k in (0, total):
             nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
             return Lowest(torch.inf if k else -torch.inf, self.magnitude, None if k else nowhere)
-        wide = _wide(tensors)
-        bracket = _Bracket(_rows(tensors, self._shards), total, k, self.passes(wide), self._shards)
+        wide, rows = _wide(tensors), _rows(tensors, self._shards)
+        if (
+            len(rows) == 1
+            and total <= _JOINED
+            and not self._shards.sharded
+            and kernels.reads_are_free(rows[0])
+        ):
+            return (yield from self._at_once(tensors, self.passes(wide).key(rows[0]).numpy(), k))
+        bracket = _Bracket(rows, total, k, self.passes(wide), self._shards)
         if self._reach >= 0 and not self._rest:
             zeros = self.magnitude and self._guess == 0
             low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
@@ -150,8 +157,23 @@ class Finder:
         number = _number(last.value, wide)
         if last.rank == last.equal or (self.magnitude and number == 0):
             return Lowest(number, self.magnitude)
-        ties = yield from self._first(tensors, bracket, number, last)
+        ties = yield from self._first(tensors, bracket.few or [], number, last)
         return Lowest(number, self.magnitude, ties)
+
+    def _at_once(self, tensors: Sequence[Tensor], keys: np.ndarray, k: int) -> Search:
+        """Few numbers are sooner looked at all together, without a guess or a sample."""
+        peak = keys.max()
+        if peak != peak or (self.magnitude and peak == torch.inf):
+            raise FloatingPointError("a number is not finite")
+        value = np.partition(keys, k - 1)[k - 1]
+        upto = np.count_nonzero(keys <= value)
+        if upto == k or (self.magnitude and value == 0):
+            return Lowest(float(value), self.magnitude)
+        equal = np.flatnonzero(keys == value)
+        few = [(torch.from_numpy(keys[equal]), torch.from_numpy(equal))]
+        kth = _Kth(0, k - int(upto) + len(equal), len(equal))
+        ties = yield from self._first(tensors, few, float(value), kth)
+        return Lowest(float(value), self.magnitude, ties)
 
     def _learn(self, found: "_Kth", bracket: "_Bracket") -> None:
         """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""
@@ -165,10 +187,10 @@ class Finder:
             self._guess = self._reach = 0
 
     def _first(
-        self, tensors: Sequence[Tensor], bracket: "_Bracket", number: float, kth: "_Kth"
+        self, tensors: Sequence[Tensor], few: list[tuple[Tensor, Tensor]], number: float, kth: "_Kth"
     ) -> Generator[list[int], list[int], tuple[Tensor, ...]]:
         """The positions of the first so many that equal the threshold, tensor by tensor."""
-        found = [places[values == number] for values, places in bracket.few or ()]
+        found = [places[values == number] for values, places in few]
         if len(found) < len(tensors):  # they were joined
             ends = torch.tensor([tensor.numel() for tensor in tensors]).cumsum(0).tolist()
             found = [
@@ -181,7 +203,7 @@ class Finder:
         counted = torch.cat([p for i, p in enumerate(positions) if self._shards.owns(i)] or [own[0][:0]])
         if self._shards.sharded:
             ordered = np.sort(counted.cpu().numpy())
-            last = (yield from _kth(ordered, kth.rank, 0, bracket.total, kth.equal, lambda p: p)).value
+            last = (yield from _kth(ordered, kth.rank, 0, self._shards.total, kth.equal, lambda p: p)).value
         else:
             last = int(counted[kth.rank - 1])  # the tensors follow one another
         return tuple(mine[p.to(mine.device) <= last] for mine, p in zip(own, positions, strict=True))
