@@ -229,7 +229,7 @@ class Layout:
     def check_same(self, settings: object, what: str) -> None:
         """Raise on all processes where their settings differ."""
         if self.size > 1 and self._differ([zlib.crc32(repr(settings).encode())], self._group)[0]:
-            raise ValueError(f"the processes have different {what} (here: {settings}): give all the same")
+            raise ValueError(f"the processes have different {what}: give all of them the same")
 
     def _check_alike(self) -> None:
         """Raise on all processes where one has another model, or other weights where they have copies."""

@@ -1,7 +1,8 @@
 """Passes over weights, in pieces, so that nothing as large as the weights is made.
 
 Each pass exists twice: in plain PyTorch, which runs everywhere, and compiled (``torch.compile``), which
-reads the weights once where the plain one reads them several times. Both give the same answers. A *row* is
+reads the weights once where the plain one reads them several times. Both find the same weights; what they
+multiply them by is the same up to rounding. A *row* is
 a tensor in the order of its memory, a *key* what its elements are ranked by.
 """
 
@@ -217,19 +218,22 @@ class CompiledPasses(Passes):
         return None
 
 
-def passes(magnitude: bool, wide: torch.dtype, work: float, compile: bool | None = None) -> Passes:
+def passes(
+    magnitude: bool, wide: torch.dtype, work: float, compile: bool | None = None, device: Any = "cpu"
+) -> Passes:
     """The passes that pay: compiled for large models that train for many steps.
 
     Args:
         magnitude, wide: as in :class:`Passes`.
         work: weights times steps, of the whole training.
         compile: yes or no, instead of the rule.
+        device: where the weights lie: other devices want other compilers.
     """
     wanted = work > _PAYS if compile is None else compile
     if not wanted or not magnitude:
         return Passes(magnitude, wide)
     try:
-        compiled, row = CompiledPasses(magnitude, wide), torch.ones(_WORTH, dtype=wide)
+        compiled, row = CompiledPasses(magnitude, wide), torch.ones(_WORTH, dtype=wide, device=device)
         compiled.probe([row], 0.5, 1.5, _WORTH)
         compiled.shrink(row, 0.5, 0.5)
     except Exception as error:  # whatever the compiler lacks, training goes on without it

@@ -105,6 +105,7 @@ class Finder:
     ):
         self.magnitude, self._work, self._compile, self._shards = magnitude, work, compile, shards
         self._passes: Passes | None = None
+        self._device: torch.device | str = "cpu"
         # as places among all numbers: the last threshold, where the next one is expected, how far off such
         # guesses are, and how far around to look; not at all where a sample says more than the past
         self._last = self._guess = self._error = 0
@@ -115,7 +116,7 @@ class Finder:
     def passes(self, wide: torch.dtype) -> Passes:
         """The passes that it looks with, for numbers of a dtype."""
         if self._passes is None or self._passes.wide != wide:
-            self._passes = passes(self.magnitude, wide, self._work, self._compile)
+            self._passes = passes(self.magnitude, wide, self._work, self._compile, self._device)
         return self._passes
 
     def __call__(self, tensors: Sequence[Tensor], k: int) -> Lowest:
@@ -135,6 +136,7 @@ class Finder:
             nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
             return Lowest(torch.inf if k else -torch.inf, self.magnitude, None if k else nowhere)
         wide, rows = _wide(tensors), _rows(tensors, self._shards)
+        self._device = rows[0].device
         if (
             len(rows) == 1
             and total <= _JOINED

@@ -100,7 +100,7 @@ class BoundElements:
         for number, names in enumerate(layers):
             weights = [local(self.parameters[name].detach()) for name in names]
             if number == len(self._finders):
-                self._finders.append(self._finder(names, weights))
+                self._finders.append(self._finder(names))
             total = sum(self.parameters[name].numel() for name in names)
             searches.append(self._finders[number].search(weights, round(sparsity * total)))
         targets = {}
@@ -111,8 +111,9 @@ class BoundElements:
             targets |= {n: Below(found, number, finder.passes(wide)) for number, n in enumerate(names)}
         return targets
 
-    def _finder(self, names: list[str], weights: list[Tensor]) -> Finder:
-        work = self.steps * sum(weight.numel() for weight in weights)
+    def _finder(self, names: list[str]) -> Finder:
+        # all weights, whoever has them: so that every process does the same
+        work = self.steps * sum(self.parameters[name].numel() for name in names)
         return Finder(
             magnitude=True, work=work, compile=self.structure.compile, shards=self.layout.shards(names)
         )
