@@ -64,16 +64,23 @@ def drifted(*what):
     return cases.drift(None, *what)
 
 
-@pytest.mark.parametrize(
-    ("scope", "fade", "method"),
-    [
-        ("network", "progressive", "swd"),
-        ("layer", "gradient", "swd"),
-        ("network", "implicit", "taylor"),
-        ("network", "progressive", "gmp"),
-    ],
-)
-@pytest.mark.parametrize("layout", ["rows", "columns", "copies", "hybrid", "grid", "twice", "mixed", "apart"])
+LAYOUTS = ["rows", "columns", "copies", "hybrid", "grid", "twice", "mixed", "apart"]
+WAYS = [
+    ("network", "progressive", "swd"),
+    ("layer", "gradient", "swd"),
+    ("network", "implicit", "taylor"),
+    ("network", "progressive", "gmp"),
+]
+
+
+def placements():
+    """Every layout once, and every way once; all combinations are slow."""
+    for number, (layout, way) in enumerate(itertools.product(LAYOUTS, WAYS)):
+        chosen = number % 5 == 0
+        yield pytest.param(layout, *way, marks=() if chosen else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("layout", "scope", "fade", "method"), list(placements()))
 def test_any_placement(processes, layout, scope, fade, method):
     """Ties abound, blocks are uneven or empty, and some are there several times."""
     expected = drifted(scope, fade, method)
