@@ -105,7 +105,7 @@ class Execution:
         device: str,
         checkpoint_every: float,
         watch: Callable[[dict[str, Any]], object] | None,
-        world: World,
+        world: World = ALONE,
     ):
         self.run, self.folder, self.device, self.world = run, folder, device, world
         self.every, self.watch, self.stopping = checkpoint_every, watch, []
