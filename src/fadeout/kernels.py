@@ -234,8 +234,10 @@ def passes(
         return Passes(magnitude, wide)
     try:
         compiled, row = CompiledPasses(magnitude, wide), torch.ones(_WORTH, dtype=wide, device=device)
-        compiled.probe([row], 0.5, 1.5, _WORTH)
-        compiled.shrink(row, 0.5, 0.5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the compiler says about itself
+            compiled.probe([row], 0.5, 1.5, _WORTH)
+            compiled.shrink(row, 0.5, 0.5)
     except Exception as error:  # whatever the compiler lacks, training goes on without it
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         notice = f"torch.compile does not work here ({reason}): the pruner runs without it, more slowly"
