@@ -10,23 +10,17 @@ Counts add up: where the tensors are shards, each process counts its own, and a 
 is a generator that yields counts and is sent their sums, and several searches share their rounds.
 """
 
-import math
-import struct
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fadeout import kernels
+from fadeout.bracket import Bracket, Kth, kth_lowest, number_at
 from fadeout.distributed import ALONE, Shards
 from fadeout.kernels import Passes, passes
-
-_CUTS = 8  # in a pass over all scores: a bracket becomes so many times narrower, and one
-_NEAR = 64  # numbers on each side of the threshold say how dense they are there
-_FEW_CUTS = 32  # in a round over the few that are left
 
 Search = Generator[list[int], list[int], "Lowest"]
 
@@ -144,7 +138,7 @@ class Finder:
             and kernels.reads_are_free(rows[0])
         ):
             return (yield from self._at_once(tensors, self.passes(wide).key(rows[0]).numpy(), k))
-        bracket = _Bracket(rows, total, k, self.passes(wide), self._shards)
+        bracket = Bracket(rows, total, k, self.passes(wide), self._shards)
         if self._reach >= 0 and not self._rest:
             zeros = self.magnitude and self._guess == 0
             low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
@@ -156,7 +150,7 @@ class Finder:
             yield from bracket.narrow()
         last = yield from bracket.finish()
         self._learn(last, bracket)
-        number = _number(last.value, wide)
+        number = number_at(last.value, wide)
         if last.rank == last.equal or (self.magnitude and number == 0):
             return Lowest(number, self.magnitude)
         ties = yield from self._first(tensors, bracket.few or [], number, last)
@@ -173,11 +167,11 @@ class Finder:
             return Lowest(float(value), self.magnitude)
         equal = np.flatnonzero(keys == value)
         few = [(torch.from_numpy(keys[equal]), torch.from_numpy(equal))]
-        kth = _Kth(0, k - int(upto) + len(equal), len(equal))
+        kth = Kth(0, k - int(upto) + len(equal), len(equal))
         ties = yield from self._first(tensors, few, float(value), kth)
         return Lowest(float(value), self.magnitude, ties)
 
-    def _learn(self, found: "_Kth", bracket: "_Bracket") -> None:
+    def _learn(self, found: "Kth", bracket: "Bracket") -> None:
         """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""
         place, moved, warm = found.value, found.value - self._last, self._last != 0
         self._error = max(abs(place - self._guess), self._error * 15 // 16) if warm else 0
@@ -189,7 +183,7 @@ class Finder:
             self._guess = self._reach = 0
 
     def _first(
-        self, tensors: Sequence[Tensor], few: list[tuple[Tensor, Tensor]], number: float, kth: "_Kth"
+        self, tensors: Sequence[Tensor], few: list[tuple[Tensor, Tensor]], number: float, kth: "Kth"
     ) -> Generator[list[int], list[int], tuple[Tensor, ...]]:
         """The positions of the first so many that equal the threshold, tensor by tensor."""
         found = [places[values == number] for values, places in few]
@@ -205,7 +199,9 @@ class Finder:
         counted = torch.cat([p for i, p in enumerate(positions) if self._shards.owns(i)] or [own[0][:0]])
         if self._shards.sharded:
             ordered = np.sort(counted.cpu().numpy())
-            last = (yield from _kth(ordered, kth.rank, 0, self._shards.total, kth.equal, lambda p: p)).value
+            last = (
+                yield from kth_lowest(ordered, kth.rank, 0, self._shards.total, kth.equal, lambda p: p)
+            ).value
         else:
             last = int(counted[kth.rank - 1])  # the tensors follow one another
         return tuple(mine[p.to(mine.device) <= last] for mine, p in zip(own, positions, strict=True))
@@ -232,172 +228,6 @@ def together(searches: Sequence[Search], sum: Callable[[list[int]], list[int]]) 
     return [found[number] for number in range(len(searches))]
 
 
-class _Kth(NamedTuple):
-    """The k-th lowest of some numbers.
-
-    Attributes:
-        value: as a place among all numbers.
-        rank: the how many-th it is among those equal to it.
-        equal: how many these are.
-        spacing: how many places there are around it for each number.
-    """
-
-    value: int
-    rank: int
-    equal: int
-    spacing: float = 1.0
-
-
-def _kth(
-    ordered: np.ndarray, rank: int, low: int, high: int, upto: int, number: Callable[[int], float]
-) -> Generator[list[int], list[int], _Kth]:
-    """The one of this rank among ``upto`` values that lie, as places, from ``low`` to below ``high``."""
-    below, spacing = 0, 1.0
-    while high - low > 1:
-        if upto - below >= _NEAR:
-            spacing = (high - low) / (upto - below)
-        cuts = _even(low, high, _FEW_CUTS)
-        at = np.array([number(cut) for cut in cuts], ordered.dtype)
-        counts = yield np.searchsorted(ordered, at).tolist()
-        low, high, below, upto = _narrower(low, high, below, upto, rank, cuts, counts)
-    return _Kth(low, rank - below, upto - below, spacing)
-
-
-def _narrower(
-    low: int, high: int, below: int, upto: int, k: int, cuts: Sequence[int], counts: Sequence[int]
-) -> tuple[int, int, int, int]:
-    """Between which cuts the k-th lowest lies, and how many there are below these two."""
-    for cut, number in zip(cuts, counts, strict=True):
-        if number >= k:
-            return low, cut, below, number
-        low, below = cut, number
-    return low, high, below, upto
-
-
-def _even(low: int, high: int, cuts: int) -> list[int]:
-    step = max((high - low) // (cuts + 1), 1)
-    return list(range(low + step, high, step)[:cuts])
-
-
-class _Bracket:
-    """Between which numbers, as places, the threshold lies: from ``low`` to below ``high``."""
-
-    def __init__(self, rows: list[Tensor], total: int, k: int, passes: Passes, shards: Shards):
-        self.rows, self.total, self.k, self.passes, self.shards = rows, total, k, passes, shards
-        self.most = max(4096, total // 128)  # that are collected
-        lowest = 0 if passes.magnitude else _place(-torch.inf, passes.wide)
-        self.all = self.low, self.high = lowest, _place(torch.inf, passes.wide) + 1
-        self.below, self.upto = 0, total
-        self._none = torch.empty(0, dtype=passes.wide, device=rows[0].device)
-        self.few: list[tuple[Tensor, Tensor]] | None = None  # all that is inside, row by row, with positions
-
-    @property
-    def width(self) -> int:
-        """Of the bracket, in numbers."""
-        return self.high - self.low
-
-    @property
-    def inside(self) -> int:
-        """How many are in the bracket."""
-        return self.upto - self.below
-
-    @property
-    def found(self) -> bool:
-        """Whether all that is in the bracket is known, or nothing has to be chosen from it."""
-        zeros = self.passes.magnitude and self.low == 0
-        return self.few is not None or (self.width == 1 and (zeros or self.upto == self.k))
-
-    def look(self, low: int, high: int, most: int) -> Generator[list[int], list[int], None]:
-        """Probe a part of it, and learn from that where the threshold is; up to ``most`` are collected."""
-        low, high = max(low, self.low), min(high, self.high)
-        ends = self.number(low), self.number(high)
-        probe = self.passes.probe(self.rows, *ends, most)
-        odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
-        mine = [fact for number, fact in enumerate(probe.facts) if self.shards.owns(number)]
-        sums = [sum(fact.below for fact in mine), sum(fact.inside for fact in mine), sum(odd)]
-        below, inside, wrong = yield sums
-        if wrong:
-            raise FloatingPointError("a number is not finite")
-        if below < self.k <= below + inside:
-            self.low, self.below, self.high, self.upto = low, below, high, below + inside
-            if inside <= most:
-                self.few = self.passes.collect(self.rows, *ends, probe)
-        elif self.k <= below:
-            self.high, self.upto = low, below
-        else:
-            self.low, self.below = high, below + inside
-
-    def narrow(self) -> Generator[list[int], list[int], None]:
-        """Look where a sample has the threshold; failing that, count below a few numbers, again and again."""
-        if self.inside > self.most:
-            yield from self._look_by_sample()
-        while not self.found and self.inside > self.most and self.width > 1:
-            cuts = _even(self.low, self.high, _CUTS)
-            counts = yield self.count(cuts)
-            now = self.low, self.high, self.below, self.upto
-            self.low, self.high, self.below, self.upto = _narrower(*now, self.k, cuts, counts)
-        if not self.found:
-            # equal ones, however many: their positions decide
-            yield from self.look(self.low, self.high, self.total)
-
-    def _look_by_sample(self) -> Generator[list[int], list[int], None]:
-        """Look between the two places where the threshold is, if the sample is as good as most are."""
-        # so many that about as many as may be collected lie between the two
-        size = 256 + (3 * min(self.total / 4096, 128)) ** 2
-        step = math.ceil(self.total / size) | 1  # odd, so that it does not walk along columns
-        rows = [row[::step] for number, row in enumerate(self.rows) if self.shards.owns(number)]
-        sample = self.ordered([self.passes.key(row) for row in rows])
-        (size,) = yield [len(sample)]
-        share, whole = self.k / self.total, (self.low, self.high)
-        for deviations in (2, 6):
-            spread = deviations * math.sqrt(size * share * (1 - share)) + 2
-            ends = list(whole)
-            for end, rank in enumerate((round(share * size - spread), round(share * size + spread))):
-                if 0 < rank <= size:
-                    ends[end] = (yield from self.kth(sample, rank, *self.all, size)).value + end
-            if self.low < ends[1] and ends[0] < self.high:
-                yield from self.look(ends[0], ends[1], self.most)
-            if self.found or self.inside <= self.most:
-                return
-
-    def kth(
-        self, ordered: np.ndarray, rank: int, low: int, high: int, upto: int
-    ) -> Generator[list[int], list[int], _Kth]:
-        """The one of a rank among values that lie in a bracket."""
-        if self.shards.sharded:
-            return (yield from _kth(ordered, rank, low, high, upto, self.number))
-        value, near = ordered[rank - 1], [max(rank - 1 - _NEAR, 0), min(rank - 1 + _NEAR, len(ordered) - 1)]
-        lower, upto = (int(ordered.searchsorted(value, side)) for side in ("left", "right"))
-        place, *ends = (_place(float(one), self.passes.wide) for one in (value, *ordered[near]))
-        # there may be a gap on one side: what fades leaves the neighbourhood
-        spacing = [
-            abs(end - place) / abs(n - rank + 1) for end, n in zip(ends, near, strict=True) if n != rank - 1
-        ]
-        return _Kth(place, rank - lower, upto - lower, min(spacing, default=1.0))
-
-    def finish(self) -> Generator[list[int], list[int], _Kth]:
-        """The threshold, among the few that are left."""
-        if self.few is None:
-            return _Kth(self.low, self.k - self.below, self.inside)
-        rank = self.k - self.below
-        few = self.ordered([values for n, (values, _) in enumerate(self.few) if self.shards.owns(n)])
-        return (yield from self.kth(few, rank, self.low, self.high, self.inside))
-
-    def ordered(self, values: Sequence[Tensor]) -> np.ndarray:
-        """Values of several rows, in order."""
-        device = self.rows[0].device
-        together = values[0] if len(values) == 1 else torch.cat([self._none, *(v.to(device) for v in values)])
-        return np.sort(together.cpu().numpy())
-
-    def count(self, cuts: Sequence[int]) -> list[int]:
-        """How many are below each of a few places."""
-        rows = [row for number, row in enumerate(self.rows) if self.shards.owns(number)]
-        return self.passes.count(rows, [self.number(cut) for cut in cuts])
-
-    def number(self, place: int) -> float:
-        return _number(place, self.passes.wide)
-
-
 _JOINED = 1 << 18  # so few numbers are looked at together: calls cost more than what they do
 
 
@@ -412,18 +242,3 @@ def _rows(tensors: Sequence[Tensor], shards: Shards) -> list[Tensor]:
 
 def _wide(tensors: Sequence[Tensor]) -> torch.dtype:
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-
-
-def _place(number: float, wide: torch.dtype) -> int:
-    """The place of a number among all numbers of a dtype: its neighbours' are one below and one above."""
-    kind, bits = ("<d", "<q") if wide == torch.float64 else ("<f", "<i")
-    place = struct.unpack(bits, struct.pack(kind, number))[0]
-    return place if place >= 0 else -(place & (2**63 - 1 if wide == torch.float64 else 2**31 - 1))
-
-
-def _number(place: int, wide: torch.dtype) -> float:
-    """The number at a place; beyond infinity there is infinity."""
-    kind, bits = ("<d", "<q") if wide == torch.float64 else ("<f", "<i")
-    place = max(min(place, _place(torch.inf, wide)), _place(-torch.inf, wide))
-    number = struct.unpack(kind, struct.pack(bits, abs(place)))[0]
-    return number if place >= 0 else -number
