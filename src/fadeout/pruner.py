@@ -13,11 +13,12 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion, check_elementwise
-from fadeout.distributed import block_of, distributed_as, gradient_of, local, whole
+from fadeout.distributed import block_of, distributed_as, local, whole
 from fadeout.hooks import StepHooks, gradient_scale
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions, held_by
-from fadeout.schedules import Schedule, as_schedule
+from fadeout.schedules import Schedule, as_schedule, checked_sparsity, in_range
+from fadeout.scores import looks_at_gradients, scores_of, widened
 from fadeout.structures import BoundElements, Elements
 from fadeout.targets import Marked, Target
 
@@ -102,7 +103,7 @@ class Pruner(ABC):
     @property
     def sparsity_now(self) -> float:
         """The fraction that is targeted at this step: it grows, unless ``sparsity`` is a schedule."""
-        target = _in_range(as_schedule(self.sparsity)(self.progress), self.progress)
+        target = in_range(as_schedule(self.sparsity)(self.progress), self.progress)
         return target if callable(self.sparsity) else target * self._growth()
 
     @property
@@ -225,7 +226,7 @@ class Pruner(ABC):
 
     @property
     def _final_sparsity(self) -> float:
-        return _in_range(as_schedule(self.sparsity)(1.0), 1.0)
+        return in_range(as_schedule(self.sparsity)(1.0), 1.0)
 
     def _weight(self, name: str) -> Tensor:
         """This process's block of a parameter, outside autograd."""
@@ -255,7 +256,7 @@ class Pruner(ABC):
 
     @property
     def _needs_gradient(self) -> bool:
-        return getattr(self.criterion, "needs_gradient", True)
+        return looks_at_gradients(self.criterion)
 
     def _groups(self) -> dict[str, dict[str, Any]]:
         """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
@@ -282,59 +283,39 @@ class Pruner(ABC):
         return targets
 
     def _scores(self, alone: bool = False) -> dict[str, Tensor]:
-        if self._needs_gradient:
-            if not self._kept_scores:
-                raise ValueError(
-                    f"{self.criterion} scores weights by their gradients, and no step has been taken yet"
-                )
-            return self._kept_scores
-        scores = {name: self._score(name, parameter) for name, parameter in self.parameters.items()}
-        self._check_scores(scores, alone)
-        return scores
+        if not self._needs_gradient:
+            return self._scored(alone=alone)
+        if not self._kept_scores:
+            raise ValueError(
+                f"{self.criterion} scores weights by their gradients, and no step has been taken yet"
+            )
+        return self._kept_scores
 
-    def _no_scores(self) -> dict[str, Tensor]:
-        """What a state has before the first step: as checkpoints want, all states have the same parts."""
-        names = self.parameters if self._needs_gradient else ()
-        return {name: torch.zeros_like(widened(self._weight(name))) for name in names}
+    def _scored(self, scales: Mapping[int, float] | None = None, alone: bool = False) -> dict[str, Tensor]:
+        """What the criterion says now; raises, on all processes, where it gives no number on one of them."""
+        scores = scores_of(self.parameters, self.criterion, scales)
+        if self.criterion is criteria.magnitude:  # the weights are checked
+            return scores
+        odd = [bool(score.isnan().any()) for score in scores.values()]
+        odd = odd if alone else self._layout.any(odd)
+        for name, is_odd in zip(scores, odd, strict=True):
+            if is_odd:
+                raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._step}")
+        return scores
 
     def _keep_scores(self) -> None:
         scales = {
             id(p): gradient_scale(o) for o in self._optimizers for g in o.param_groups for p in g["params"]
         }
         update = getattr(self.criterion, "update", lambda old, new: new)
-        scores = {
-            n: self._score(n, parameter, scales[id(parameter)]) for n, parameter in self.parameters.items()
-        }
-        self._check_scores(scores)
-        for name, score in scores.items():
+        for name, score in self._scored(scales).items():
             old = self._kept_scores.get(name)
             self._kept_scores[name] = score if old is None else update(old, score)
 
-    @torch.no_grad()
-    def _score(self, name: str, parameter: nn.Parameter, scale: float = 1.0) -> Tensor:
-        weight = widened(self._weight(name))
-        gradient = weight.new_zeros(()).expand_as(weight)
-        own = gradient_of(parameter) if self._needs_gradient else None
-        if own is not None:
-            dense = own.to_dense() if own.is_sparse else own
-            gradient = dense.to(weight.dtype) / scale
-        score = self.criterion(weight, gradient)
-        if score.shape != weight.shape:
-            raise ValueError(
-                f"{self.criterion} gave scores of shape {tuple(score.shape)} for {name!r}, "
-                f"which has shape {tuple(weight.shape)}"
-            )
-        return score
-
-    def _check_scores(self, scores: Mapping[str, Tensor], alone: bool = False) -> None:
-        """Raise, on all processes, where a criterion gives no number on one of them."""
-        if self.criterion is criteria.magnitude:
-            return
-        odd = [bool(score.isnan().any()) for score in scores.values()]
-        odd = odd if alone else self._layout.any(odd)
-        for name, is_odd in zip(scores, odd, strict=True):
-            if is_odd:
-                raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._step}")
+    def _no_scores(self) -> dict[str, Tensor]:
+        """What a state has before the first step: as checkpoints want, all states have the same parts."""
+        names = self.parameters if self._needs_gradient else ()
+        return {name: torch.zeros_like(widened(self._weight(name))) for name in names}
 
     def _check_finite(self, when: str = "", alone: bool = False) -> None:
         """Raise, naming parameter and step, where a weight is NaN or infinite on any process.
@@ -374,50 +355,12 @@ class Pruner(ABC):
 _COMPLETE = 1e-2
 
 
-def keep_down(scores: dict[str, Tensor], gone: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The scores with what is gone at the bottom, so that a selection takes it first."""
-    return {n: s.masked_fill(gone[n], -math.inf) if n in gone else s for n, s in scores.items()}
-
-
 def _as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     several: Any = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
     optimizers: list[Optimizer] = list({id(one): one for one in several}.values())
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
     return optimizers
-
-
-def widened(weight: Tensor) -> Tensor:
-    """At least float32, which holds every narrower number exactly."""
-    return weight if weight.dtype == torch.float64 else weight.float()
-
-
-def checked_sparsity(sparsity: Any) -> Any:
-    """The sparsity, if it is a fraction or a schedule of fractions; otherwise a ``ValueError`` that helps."""
-    if callable(sparsity):
-        schedule: Any = sparsity
-        for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
-            _in_range(schedule(progress), progress)
-        return sparsity
-    try:
-        value = float(sparsity)
-    except (TypeError, ValueError):
-        value = math.nan
-    if 0 < value < 1 and not isinstance(sparsity, bool):
-        return value
-    hint = "Use fadeout.NoPruning for a dense run" if value == 0 else "It is the fraction to remove"
-    if 1 < value < 100:
-        hint = f"Did you mean {value / 100:g}?"
-    raise ValueError(f"sparsity is a fraction between 0 and 1, or a schedule; got {sparsity!r}. {hint}")
-
-
-def _in_range(value: float, progress: float) -> float:
-    if not 0 <= value < 1 or (progress == 1.0 and value == 0):
-        raise ValueError(
-            f"the sparsity schedule gives {value!r} at progress {progress:g}; it must stay in [0, 1), and "
-            "end above 0"
-        )
-    return value
 
 
 def _checked_steps(steps: int) -> int:

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fadeout.pruner import Pruner, keep_down
+from fadeout.pruner import Pruner
 from fadeout.schedules import cubic
+from fadeout.scores import keep_down
 
 
 class GradualMagnitudePruning(Pruner):

@@ -9,10 +9,11 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion, check_elementwise
-from fadeout.distributed import block_of, distributed_as, gradient_of, local
+from fadeout.distributed import block_of, distributed_as
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions
-from fadeout.pruner import checked_sparsity, keep_down, widened
+from fadeout.schedules import checked_sparsity
+from fadeout.scores import keep_down, scores_of
 from fadeout.structures import Elements
 
 
@@ -98,12 +99,7 @@ def _prune(
     bound.check(sparsity)
     if bound.layout.sharded:
         check_elementwise(criterion)
-    scores = {}
-    for name, parameter in bound.parameters.items():
-        weight = widened(local(parameter.detach()))
-        gradient = gradient_of(parameter)
-        gradient = torch.zeros_like(weight) if gradient is None else gradient.to(weight.dtype)
-        scores[name] = criterion(weight, gradient)
+    scores = scores_of(bound.parameters, criterion)
     odd = bound.layout.any([bool(score.isnan().any()) for score in scores.values()])
     for name, is_odd in zip(scores, odd, strict=True):
         if is_odd:
