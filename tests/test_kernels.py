@@ -45,18 +45,19 @@ def test_more_than_asked_for_are_counted_and_not_collected(compiled):
         assert None in probe.keys
 
 
-@pytest.mark.parametrize("factor", [0.999, 0.5, 0.0])
-def test_shrink(compiled, factor):
+@pytest.mark.parametrize("factor", [0.999, 0.7, 0.5, 0.3, 1e-37, 0.0])
+@pytest.mark.parametrize("threshold", [0.7, 1e-38, 1e-44])
+def test_shrink_is_one_multiplication_to_the_last_bit_however_it_is_done(compiled, factor, threshold):
     row = torch.cat([rows()[0], torch.tensor([1e-38, -1e-38, 1e-44, 0.0, -0.0])])
-    threshold = 0.7
+    row[::7] *= 1e-37
     wanted = torch.where(row.abs() < threshold, row * factor, row)
-    wanted[wanted.abs() < torch.finfo(torch.float32).tiny] = 0
+    wanted[wanted.abs() < min(torch.finfo(torch.float32).tiny, threshold)] = 0
     for one in (Passes(True), compiled):
-        got = row.clone()
-        one.shrink(got, threshold, factor)
-        assert torch.equal(got[row.abs() >= threshold], row[row.abs() >= threshold])
-        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=0)
-        assert not (got[wanted == 0]).any()
+        for parts in (1, 3, 59):  # as in so many shards
+            got = row.clone()
+            for part in got.chunk(parts):
+                one.shrink(part, threshold, factor)
+            assert torch.equal(got, wanted)
 
 
 def test_without_a_compiler_there_is_one_notice(monkeypatch):

@@ -1,9 +1,9 @@
 """Passes over weights, in pieces, so that nothing as large as the weights is made.
 
 Each pass exists twice: in plain PyTorch, which runs everywhere, and compiled (``torch.compile``), which
-reads the weights once where the plain one reads them several times. Both find the same weights; what they
-multiply them by is the same up to rounding. A *row* is
-a tensor in the order of its memory, a *key* what its elements are ranked by.
+reads the weights once where the plain one reads them several times. Both give the same numbers to the last
+bit, for a parameter may be whole in one process and in small parts in others. A *row* is a tensor in the
+order of its memory, a *key* what its elements are ranked by.
 """
 
 import math
@@ -126,11 +126,12 @@ class Passes:
 
         What becomes smaller than the smallest normal number is zero: processors are slow on such numbers.
         """
-        tiny = torch.finfo(row.dtype).tiny
-        keep, flush = before(threshold, row.dtype), before(min(tiny, threshold), row.dtype)
+        tiny = min(torch.finfo(row.dtype).tiny, threshold)
+        keep, flush = before(threshold, row.dtype), before(tiny, row.dtype)
         for piece in pieces(row):
-            # what stays is itself, the rest zero; a step from the piece towards that is the product
-            piece.lerp_(torch.hardshrink(piece, keep), 1 - factor)
+            kept = torch.hardshrink(piece, keep)  # what stays is itself, the rest zero
+            # one of the two is zero, so that the sum is rounded once: it is the product, or the number itself
+            torch.add(kept, piece.sub_(kept), alpha=factor, out=piece)
             torch.hardshrink(piece, flush, out=piece)
 
     def _probe(self, row: Tensor, low: float, high: float, most: int) -> _Found:
@@ -211,11 +212,11 @@ class CompiledPasses(Passes):
         return facts + rest, self._joined([*own, last]) if free and last is not None else None
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
-        if len(row) < _WORTH or not row.is_contiguous():
-            return super().shrink(row, threshold, factor)
+        if row.numel() < _WORTH or not row.is_contiguous():
+            super().shrink(row, threshold, factor)
+            return
         tiny = min(torch.finfo(row.dtype).tiny, threshold)
         _compiled(_shrink)(row, torch.tensor([threshold, factor, tiny], dtype=row.dtype, device=row.device))
-        return None
 
 
 def passes(
@@ -254,7 +255,8 @@ def reads_are_free(row: Tensor) -> bool:
 def pieces(row: Tensor) -> tuple[Tensor, ...]:
     """A row in pieces that a processor's cache holds; a GPU takes larger ones."""
     size = 1 << 18 if row.device.type == "cpu" else 1 << 24
-    return row.split(size) if len(row) > size else (row,) if len(row) else ()
+    number = row.numel()  # len() of a tensor takes three times as long
+    return row.split(size) if number > size else (row,) if number else ()
 
 
 _BLOCK = 32  # keys whose counts the compiled pass gives together

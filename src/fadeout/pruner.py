@@ -273,12 +273,10 @@ class Pruner(ABC):
             self._check_finite()
             return {name: Marked(mask) for name, mask in self._targeted().items()}
         try:
-            targets = self._quick.below(self.sparsity_now)
-            # where there was nothing to look for, nothing was seen
-            unsure = any(math.isinf(target.lowest.threshold) for target in targets.values())
+            targets, failed = self._quick.below(self.sparsity_now), False
         except FloatingPointError:
-            targets, unsure = {}, True
-        if unsure if self._layout.sharded else self._layout.any([unsure])[0]:  # a sharded search has agreed
+            targets, failed = {}, True
+        if failed if self._layout.sharded else self._layout.any([failed])[0]:  # a sharded search has agreed
             self._check_finite()
         return targets
 

@@ -126,19 +126,18 @@ class Finder:
         total = self._shards.total or sum(tensor.numel() for tensor in tensors)
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
-        if k in (0, total):
-            nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
-            return Lowest(torch.inf if k else -torch.inf, self.magnitude, None if k else nowhere)
-        wide, rows = _wide(tensors), _rows(tensors, self._shards)
+        if not total:
+            return self._all_or_none(tensors, k)
+        wide = _wide(tensors)
+        if total <= _JOINED and not self._shards.sharded and all(map(kernels.reads_are_free, tensors)):
+            return (yield from self._at_once(tensors, k, wide))
+        rows = _rows(tensors, self._shards)
         self._device = rows[0].device
-        if (
-            len(rows) == 1
-            and total <= _JOINED
-            and not self._shards.sharded
-            and kernels.reads_are_free(rows[0])
-        ):
-            return (yield from self._at_once(tensors, self.passes(wide).key(rows[0]).numpy(), k))
         bracket = Bracket(rows, total, k, self.passes(wide), self._shards)
+        if k in (0, total):
+            if self.magnitude:
+                yield from bracket.look(0, 0, 0)  # whether all are finite
+            return self._all_or_none(tensors, k)
         if self._reach >= 0 and not self._rest:
             zeros = self.magnitude and self._guess == 0
             low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
@@ -156,20 +155,44 @@ class Finder:
         ties = yield from self._first(tensors, bracket.few or [], number, last)
         return Lowest(number, self.magnitude, ties)
 
-    def _at_once(self, tensors: Sequence[Tensor], keys: np.ndarray, k: int) -> Search:
+    def _at_once(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Search:
         """Few numbers are sooner looked at all together, without a guess or a sample."""
-        peak = keys.max()
+        keys = self._keys(tensors, wide)
+        some = 0 < k < len(keys)
+        if some:
+            keys.partition(k - 1)
+        above = keys[k:] if some else keys
+        peak = above.max()  # NaN, if there is one
         if peak != peak or (self.magnitude and peak == torch.inf):
             raise FloatingPointError("a number is not finite")
-        value = np.partition(keys, k - 1)[k - 1]
-        upto = np.count_nonzero(keys <= value)
-        if upto == k or (self.magnitude and value == 0):
-            return Lowest(float(value), self.magnitude)
-        equal = np.flatnonzero(keys == value)
-        few = [(torch.from_numpy(keys[equal]), torch.from_numpy(equal))]
-        kth = Kth(0, k - int(upto) + len(equal), len(equal))
-        ties = yield from self._first(tensors, few, float(value), kth)
-        return Lowest(float(value), self.magnitude, ties)
+        if not some:
+            return self._all_or_none(tensors, k)
+        value = float(keys[k - 1])
+        if value < above.min() or (self.magnitude and value == 0):
+            return Lowest(value, self.magnitude)
+        keys = self._keys(tensors, wide)
+        places = np.flatnonzero(keys == value)
+        few = [(torch.from_numpy(keys[places]), torch.from_numpy(places))]
+        kth = Kth(0, k - int(np.count_nonzero(keys < value)), len(places))
+        ties = yield from self._first(tensors, few, value, kth)
+        return Lowest(value, self.magnitude, ties)
+
+    def _all_or_none(self, tensors: Sequence[Tensor], k: int) -> Lowest:
+        if k:
+            return Lowest(torch.inf, self.magnitude)
+        nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
+        return Lowest(-torch.inf, self.magnitude, nowhere)
+
+    def _keys(self, tensors: Sequence[Tensor], wide: torch.dtype) -> np.ndarray:
+        """What all elements are ranked by."""
+        keys = np.empty(sum(t.numel() for t in tensors), np.float64 if wide == torch.float64 else np.float32)
+        rank, start = np.abs if self.magnitude else np.positive, 0
+        for tensor in tensors:
+            row = kernels.flat(tensor.detach())
+            end = start + row.numel()
+            rank((row if row.dtype == wide else row.to(wide)).numpy(), out=keys[start:end])
+            start = end
+        return keys
 
     def _learn(self, found: "Kth", bracket: "Bracket") -> None:
         """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""

@@ -107,8 +107,10 @@ class BoundElements:
         for names, finder, found in zip(
             layers, self._finders, together(searches, self.layout.total), strict=True
         ):
-            wide = max((_widened(self.parameters[name]) for name in names), key=lambda dtype: dtype.itemsize)
-            targets |= {n: Below(found, number, finder.passes(wide)) for number, n in enumerate(names)}
+            double = any(self.parameters[name].dtype == torch.float64 for name in names)
+            passes = finder.passes(torch.float64 if double else torch.float32)
+            for number, name in enumerate(names):
+                targets[name] = Below(found, number, passes)
         return targets
 
     def _finder(self, names: list[str]) -> Finder:
@@ -117,7 +119,3 @@ class BoundElements:
         return Finder(
             magnitude=True, work=work, compile=self.structure.compile, shards=self.layout.shards(names)
         )
-
-
-def _widened(weight: Tensor) -> torch.dtype:
-    return torch.promote_types(weight.dtype, torch.float32)

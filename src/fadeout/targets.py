@@ -47,6 +47,10 @@ class Below:
 
     def __init__(self, lowest: Lowest, number: int, passes: Passes):
         self.lowest, self._number, self._passes = lowest, number, passes
+        ties = lowest.ties[number] if lowest.ties else None
+        self._ties = None if ties is None or not ties.numel() else ties
+        # what targeted weights are below, but for ties that have to be told apart
+        self._limit = lowest.threshold if lowest.ties else kernels.after(lowest.threshold, passes.wide)
 
     def mask(self, weight: Tensor) -> Tensor:
         return self.lowest.mask(self._number, weight)
@@ -54,7 +58,7 @@ class Below:
     def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
         rows = [kernels.flat(tensor) for tensor in (weight, *others)]
         alike = all(tensor.stride() == weight.stride() for tensor in others)
-        if len(self._ties) or not alike or rows[0].data_ptr() != weight.data_ptr():
+        if self._ties is not None or not alike or rows[0].data_ptr() != weight.data_ptr():
             yield self.mask(weight), weight, *others
             return
         for pieces in zip(*map(kernels.pieces, rows), strict=True):
@@ -69,21 +73,8 @@ class Below:
         if row.dtype != self._passes.wide or row.data_ptr() != weight.data_ptr():
             return False
         self._passes.shrink(row, self._limit, factor)
-        if len(self._ties):  # after the pass, under whose limit the factor takes them
+        if self._ties is not None:  # after the pass, under whose limit the factor takes them
             places = torch.unravel_index(self._ties, weight.shape)
             shrunk = weight[places] * factor
             weight[places] = shrunk.masked_fill_(shrunk.abs() < torch.finfo(weight.dtype).tiny, 0)
         return True
-
-    @property
-    def _limit(self) -> float:
-        """What targeted weights are below, but for ties that have to be told apart."""
-        return (
-            self.lowest.threshold
-            if self.lowest.ties
-            else kernels.after(self.lowest.threshold, self._passes.wide)
-        )
-
-    @property
-    def _ties(self) -> Tensor:
-        return self.lowest.ties[self._number] if self.lowest.ties else torch.empty(0, dtype=torch.int64)

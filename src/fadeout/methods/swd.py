@@ -146,9 +146,10 @@ class SelectiveWeightDecay(Pruner):
             self._chosen = {}
         else:
             groups = self._groups()
+            distinct = {id(group): group for group in groups.values()}
+            doses = {key: self._fade.dose(self.progress, self.steps, g) for key, g in distinct.items()}
             for name, chosen in self._affected().items():
-                dose = self._fade.dose(self.progress, self.steps, groups[name])
-                self._shrink(name, chosen, dose)
+                self._shrink(name, chosen, doses[id(groups[name])])
         self._count()
 
     def state_dict(self) -> dict[str, Any]:
@@ -182,7 +183,7 @@ class SelectiveWeightDecay(Pruner):
 
     def _shrink(self, name: str, target: Target, dose: float) -> None:
         weight = self._weight(name)
-        if torch.finfo(weight.dtype).bits < 32:
+        if weight.dtype.itemsize < 4:
             dose = self._representable(name, target, dose)
         factor = self._fade.multiplier(dose)
         if factor is not None and isinstance(target, Below) and target.multiply(weight, factor):
