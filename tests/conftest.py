@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout import cli
+
 hypothesis.settings.register_profile(
     "deterministic", derandomize=True, deadline=None, database=None, max_examples=60
 )
@@ -25,6 +27,23 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _deterministic():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; its exit code, what it printed, and what it complained about."""
+
+    def call(*arguments: Any) -> tuple[Any, str, str]:
+        try:
+            cli.main(arguments)
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        output, complaint = capsys.readouterr()
+        assert "Traceback" not in complaint
+        return code, output, complaint
+
+    return call
 
 
 class Task:

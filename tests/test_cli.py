@@ -9,22 +9,6 @@ import fadeout
 from fadeout.cli import main
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command; its exit code, what it printed, and what it complained about."""
-
-    def call(*arguments):
-        try:
-            main(arguments)
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        output, complaint = capsys.readouterr()
-        return code, output, complaint
-
-    return call
-
-
 def test_version(run):
     assert run("--version") == (0, f"fadeout {fadeout.__version__}\n", "")
 

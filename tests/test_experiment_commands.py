@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fadeout.cli import main
 from fadeout.experiments import commands
 from fadeout.experiments.catalogue import EXPERIMENTS, Experiment
 from fadeout.experiments.display import Display
@@ -26,21 +25,10 @@ SHORT = ["--epochs", "2", "--steps", "2"]
 
 
 @pytest.fixture
-def fadeout(capsys, tmp_path, monkeypatch):
-    """Run a command in an empty folder; its exit code, what it printed, and what it complained about."""
+def fadeout(run, tmp_path, monkeypatch):
+    """Run a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        try:
-            main(arguments)
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        output, complaint = capsys.readouterr()
-        assert "Traceback" not in complaint
-        return code, output, complaint
-
-    return call
+    return run
 
 
 @pytest.fixture

@@ -179,22 +179,16 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
         pass
 
 
-def command(capsys, *arguments):
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    return end.value.code, capsys.readouterr().err
-
-
-def test_torchrun_without_a_way_to_share_is_an_error(capsys, monkeypatch, tmp_path):
+def test_torchrun_without_a_way_to_share_is_an_error(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    code, complaint = command(capsys, "run", "digits", "--epochs", "1")
+    code, _, complaint = run("run", "digits", "--epochs", "1")
     assert code == 2
     assert "torchrun has started 2 processes, and nothing says how they share the run" in complaint
-    code, complaint = command(capsys, "run", "digits", "--parallel", "ddp", "--device", "mps")
+    code, _, complaint = run("run", "digits", "--parallel", "ddp", "--device", "mps")
     assert (code, "on cpu or cuda, got 'mps'" in complaint) == (2, True)
-    code, complaint = command(capsys, "reproduce", "cora")
+    code, _, complaint = run("reproduce", "cora")
     assert (code, "torchrun is for fadeout run --parallel" in complaint) == (2, True)
     assert not list(tmp_path.iterdir())
 

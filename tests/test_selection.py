@@ -152,14 +152,15 @@ def test_a_threshold_that_jumps_is_found_again(monkeypatch):
 
 @pytest.mark.parametrize("joined", [0, 10**9])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
-def test_magnitudes_are_finite(monkeypatch, odd, joined):
+@pytest.mark.parametrize("k", [0, 1, 500, 999, 1000])
+def test_magnitudes_are_finite(monkeypatch, odd, joined, k):
     monkeypatch.setattr(selection, "_JOINED", joined)
     part = torch.ones(1000)
     finder = Finder(magnitude=True)
-    finder([part], 500)
+    finder([part], k)
     part[7] = odd
     with pytest.raises(FloatingPointError):
-        finder([part], 500)
+        finder([part], k)
 
 
 def test_a_warm_search_is_one_pass(monkeypatch):
