@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from helpers import Largest
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import fadeout
 from fadeout.distributed import block_of, distributed_as, local, whole
@@ -214,20 +213,6 @@ def drift(layout: str | None, scope: str, fade: str, method: str = "swd") -> dic
 # What goes over the wire, and what is allocated -----------------------------------------------------------
 
 
-class _Largest(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if type(x) is Tensor}
-        for made in tree_leaves(result):
-            if type(made) is Tensor and made.untyped_storage().data_ptr() not in given:
-                self.bytes = max(self.bytes, made.untyped_storage().nbytes())
-        return result
-
-
 def traffic(rows: int, scope: str = "network") -> dict[str, Any]:
     """Bytes and calls of each step over a sharded model, and the largest tensor that they make."""
     from torch.distributed.fsdp import fully_shard
@@ -254,7 +239,7 @@ def traffic(rows: int, scope: str = "network") -> dict[str, Any]:
         sent.clear()
         dist.all_reduce = counted
         try:
-            with _Largest() as largest:
+            with Largest() as largest:
                 optimizer.step()
         finally:
             dist.all_reduce = real

@@ -1,4 +1,4 @@
-"""What tests of compaction and of channels share."""
+"""What several test files share."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fadeout
 from fadeout.compact import Place
@@ -113,3 +114,22 @@ def check(model: nn.Module, kept: dict[str, Any], inputs: Any = PICTURES, **opti
         mine = next((found[way] for way in ways if way in found), weight)
         assert torch.equal(mine, wanted), f"{name}: {tuple(mine.shape)} for {tuple(wanted.shape)}"
     return small
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that is made."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {x.untyped_storage().data_ptr() for x in _plain((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for made in _plain(result):
+            if made.untyped_storage().data_ptr() not in given:
+                self.bytes = max(self.bytes, made.untyped_storage().nbytes())
+        return result
+
+
+def _plain(values: Any) -> list[Tensor]:
+    """The tensors that hold their own numbers: a distributed one is wrapped around such a one."""
+    return [x for x in pytree.tree_leaves(values) if type(x) is Tensor]

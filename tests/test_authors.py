@@ -29,5 +29,15 @@ def test_by_hand():
     assert again["0.weight"].tolist() == [[False, False], [False, True]]
 
 
+def test_a_target_that_takes_all_that_count_spares_higher_norms():
+    masks = one_shot(network(), 0.95, structure=AuthorsElements())  # all six, of which the highest is 5
+    assert {name: mask.sum().item() for name, mask in masks.items()} == {
+        "0.weight": 0,
+        "0.bias": 0,
+        "1.weight": 1,
+        "1.bias": 0,
+    }
+
+
 def test_a_target_that_takes_nothing():
     assert one_shot(network(), 0.01, structure=AuthorsElements()).left == 10

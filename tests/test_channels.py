@@ -72,6 +72,20 @@ def test_filters_fade_too_where_asked():
     assert layers["4"].scored == ("4.weight",)
 
 
+def test_filters_that_are_only_ranked_do_not_decay():
+    model = scatter(chain())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fade = Decay(10.0, weight_decay=0.1, mode="implicit", selective=False)
+    structure = Channels(PICTURE, by="norm")
+    SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=9, fade=fade, structure=structure)
+    before = copy.deepcopy(model.state_dict())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"1.weight", "1.bias", "4.weight", "4.bias"}
+
+
 def test_what_the_user_left_out_stays():
     model = chain()
     assert names(model, Channels(PICTURE), prunable=["4.weight"]) == {"4"}
@@ -182,6 +196,16 @@ def test_so_many_channels_stay():
     (one,), (other,) = (outputs(collapsed, torch.randn(1, 3, 6, 6)) for _ in range(2))
     assert torch.equal(one, other)  # nothing goes through
     assert shapes(fadeout.compact(collapsed, PICTURE))["0.weight"] == (1, 3, 3, 3)
+
+
+def test_channels_that_are_gone_and_have_to_stay_take_no_others_with_them():
+    model = chain()
+    bound = bind(model, Channels(PICTURE))
+    scores = magnitudes(bound)
+    scores["1.weight"] = torch.full_like(scores["1.weight"], -torch.inf)  # as a pruner keeps down
+    marks = bound.select(scores, 1e-6)
+    assert int((~marks["1.weight"]).sum()) == 1
+    assert not marks["4.weight"].any()
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -45,6 +45,30 @@ def test_more_than_asked_for_are_counted_and_not_collected(compiled):
         assert None in probe.keys
 
 
+def test_a_row_without_a_rest_is_not_collected_in_part(compiled):
+    row = rows()[0][: 1 << 17]
+    for one in (Passes(True), compiled):
+        probe = one.probe([row], 0.1, 2.0, most=1000)
+        assert probe.keys == [None]
+
+
+def test_collected_without_reads(monkeypatch):
+    monkeypatch.setattr(kernels, "reads_are_free", lambda row: False)  # as on a GPU
+    wanted = [keys.abs() for keys in rows()]
+    for missing in (False, True):
+        if missing:  # as in an older torch on a GPU
+            monkeypatch.setattr(torch, "nonzero_static", _not_there)
+        one = Passes(True)
+        found = one.collect(rows(), 0.5, 0.6, one.probe(rows(), 0.5, 0.6, most=0))
+        for (values, places), key in zip(found, wanted, strict=True):
+            assert torch.equal(places, ((key >= 0.5) & (key < 0.6)).nonzero().squeeze(1))
+            assert torch.equal(values, key[places])
+
+
+def _not_there(*args, **kwargs):
+    raise NotImplementedError
+
+
 @pytest.mark.parametrize("factor", [0.999, 0.7, 0.5, 0.3, 1e-37, 0.0])
 @pytest.mark.parametrize("threshold", [0.7, 1e-38, 1e-44])
 def test_shrink_is_one_multiplication_to_the_last_bit_however_it_is_done(compiled, factor, threshold):

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from helpers import Largest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import fadeout
 from fadeout import kernels, selection
@@ -218,22 +217,6 @@ def test_a_warm_step_reads_at_most_three_times_from_the_device(monkeypatch):
         reads.count = 0
         optimizer.step()
     assert 1 <= reads.count <= 3
-
-
-class Largest(TorchDispatchMode):
-    """Notes the size of the largest tensor that is made."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {
-            t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
-        }
-        result = func(*args, **(kwargs or {}))
-        for made in tree_leaves(result):
-            if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in given:
-                self.bytes = max(self.bytes, made.untyped_storage().nbytes())
-        return result
 
 
 def test_nothing_as_large_as_the_weights_is_made():

@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fadeout import Decay, Elements, SelectiveWeightDecay
+from fadeout import Decay, Elements, SelectiveWeightDecay, kernels
+from fadeout.kernels import CompiledPasses, Passes
+from fadeout.methods import one_shot
+from fadeout.parameters import has_two_dimensions
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 AT_ONCE = Decay(1e30, weight_decay=1.0, mode="implicit")
@@ -136,6 +139,29 @@ def test_scope_decides_who_is_compared_with_whom():
         "small": [[True, True], [False, False]],
         "large": [True, False],
     }
+
+
+def test_a_float64_weight_beside_float32_ones_is_not_rounded(bare):
+    model = bare(w=[[1.0, 7.0, 8.0]])
+    model.wide = nn.Parameter(torch.tensor([[1 - 1e-12, 5, 6]], dtype=torch.float64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=1 / 6, steps=1)
+    masks = pruner.masks()
+    assert (masks["w"].tolist(), masks["wide"].tolist()) == ([[True] * 3], [[False, True, True]])
+    assert one_shot(model, 1 / 6).left == 5
+
+
+@pytest.mark.parametrize("scope", ["network", "layer"])
+def test_the_whole_network_decides_whether_to_compile(monkeypatch, scope):
+    monkeypatch.setattr(kernels, "_compiled", lambda function: function)
+    model = nn.Sequential(nn.Linear(300, 300, bias=False), nn.Linear(300, 300, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for steps, kind in ((10, Passes), (150_000, CompiledPasses)):
+        structure = Elements(scope=scope)
+        bound = structure.bind(model, [optimizer], has_two_dimensions)
+        bound.steps = steps
+        bound.below(0.5)
+        assert {type(finder.passes(torch.float32)) for finder in bound._finders} == {kind}
 
 
 def test_tied_weights_of_two_layers_count_once():

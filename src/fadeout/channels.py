@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
+from fadeout.arguments import one_of
 from fadeout.distributed import Layout, is_split, local, region_of
 from fadeout.graph import Analysis, Network
 from fadeout.outline import outline
@@ -76,9 +77,9 @@ class Channels:
         couple: bool = False,
         leaves: Iterable[Any] = (),
     ):
-        _one_of("by", by, ("scale", "norm"))
-        _one_of("of", of, ("parameters", "operations"))
-        _one_of("candidates", candidates, ("paper", "all"))
+        one_of("by", by, ("scale", "norm"))
+        one_of("of", of, ("parameters", "operations"))
+        one_of("candidates", candidates, ("paper", "all"))
         if min_channels < 0:
             raise ValueError(f"min_channels is a whole number from 0 on, got {min_channels!r}")
         self.example_input, self.by, self.filters = example_input, by, filters
@@ -160,7 +161,7 @@ class BoundChannels:
         self._last = _first(
             lambda count: self._tally.total - self._tally.left(alive(count)) >= wanted, len(order), self._last
         )
-        held = int(np.isneginf(together).sum())  # such as a pruner keeps down are taken in any case
+        held = int(np.isneginf(together[order]).sum())  # such as a pruner keeps down are taken in any case
         chosen = alive(max(self._last, held))
         return {
             name: self._spread(~torch.from_numpy(chosen[layer.name]), name)
@@ -300,8 +301,3 @@ def _together(sizes: Sequence[Tensor]) -> np.ndarray:
         return sizes[0].cpu().numpy()
     rows = torch.stack(list(sizes))
     return rows.norm(dim=0).masked_fill(rows.isneginf().any(0), -math.inf).cpu().numpy()
-
-
-def _one_of(name: str, given: object, accepted: tuple[str, ...]) -> None:
-    if given not in accepted:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, accepted))}; got {given!r}")

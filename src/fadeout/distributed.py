@@ -221,9 +221,9 @@ class Layout:
         """What is true on any process, so that all of them raise the same error, and none waits for it."""
         return [number > 0 for number in self.sum([int(flag) for flag in flags])]
 
-    def _reduced(self, values: Tensor, operation: Any = dist.ReduceOp.SUM, group: Any = None) -> Tensor:
+    def _reduced(self, values: Tensor, operation: Any = None, group: Any = None) -> Tensor:
         values = values.to(self._device)
-        dist.all_reduce(values, operation, group=group or self._group)
+        dist.all_reduce(values, operation or dist.ReduceOp.SUM, group=group or self._group)
         return values
 
     def check_same(self, settings: object, what: str) -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fadeout.arguments import one_of
 from fadeout.schedules import Schedule, as_schedule, cubic, exponential
 
 
@@ -85,7 +86,7 @@ class Progressive(Fade):
     """
 
     def target(self, progress: float, steps: int) -> float:
-        return _GROWTH(progress + 1 / steps)
+        return GROWTH(progress + 1 / steps)
 
     def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         position = (progress + 1 / steps) / _WINDOW[1]
@@ -105,7 +106,7 @@ class Progressive(Fade):
 
 
 _WINDOW = (0.1, 0.75)  # of progress: the target grows in it, and the factor is zero after it
-_GROWTH = cubic(1.0, window=_WINDOW)
+GROWTH = cubic(1.0, window=_WINDOW)
 _FIRST_RATE = 10.0  # at the start a targeted weight falls by exp(-10) over the length of a training
 
 
@@ -146,8 +147,8 @@ class Decay(Fade):
     selective: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self):
-        _one_of("mode", self.mode, ("gradient", "implicit"))
-        _one_of("penalty", self.penalty, tuple(_PENALTIES))
+        one_of("mode", self.mode, ("gradient", "implicit"))
+        one_of("penalty", self.penalty, tuple(_PENALTIES))
         if not callable(self.strength):
             _finite("strength", self.strength)
         if self.weight_decay is not None and not 0 < self.weight_decay < math.inf:
@@ -230,11 +231,6 @@ _PENALTIES = {
         proximal=_smooth_l1_proximal,
     ),
 }
-
-
-def _one_of(name: str, given: object, accepted: tuple[str, ...]) -> None:
-    if given not in accepted:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, accepted))}; got {given!r}")
 
 
 def _finite(name: str, value: float) -> float:

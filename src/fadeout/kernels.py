@@ -115,8 +115,8 @@ class Passes:
         found = []
         for row, fact, keys in zip(rows, probe.facts, probe.keys, strict=True):
             if keys is None:
-                inside = self._inside(self.key(row), low, high)
-                places = torch.nonzero_static(inside, size=fact.inside).squeeze(1)
+                masks = [self._inside(key, low, high) for key in self._keys(row)] if fact.inside else []
+                places = _places(torch.cat(masks), fact.inside) if masks else _NONE.to(row.device)
                 keys = self.key(row[places]), places
             found.append(keys)
         return found
@@ -157,7 +157,7 @@ class Passes:
         """The same in NumPy, whose calls take a third of the time."""
         key = self.key(row).numpy()
         if not len(key):
-            return [], (torch.from_numpy(key), _NONE)
+            return [], (torch.from_numpy(key), _NONE) if most >= 0 else None
         lower, upper = key < low, key <= high if high == torch.inf else key < high
         below, upto = np.count_nonzero(lower), np.count_nonzero(upper)
         facts = [float(below), float(upto), float(key.max())]
@@ -284,6 +284,14 @@ def _shrink(row: Tensor, numbers: Tensor) -> None:
     threshold, factor, tiny = numbers.unbind()
     shrunk = torch.where(row.abs() < threshold, row * factor, row)
     row.copy_(torch.where(shrunk.abs() < tiny, 0.0, shrunk))
+
+
+def _places(mask: Tensor, number: int) -> Tensor:
+    """The positions of so many marks."""
+    try:
+        return torch.nonzero_static(mask, size=number).squeeze(1)
+    except NotImplementedError:  # an older torch has it on CPUs only: this reads their number once more
+        return mask.nonzero().squeeze(1)
 
 
 def _summed(facts: list[float]) -> Fact:

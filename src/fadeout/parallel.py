@@ -19,6 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from fadeout.distributed import is_distributed, whole
+
 T = TypeVar("T")
 
 IGNORED = -100  # the label that cross-entropy leaves out
@@ -181,9 +183,9 @@ class World:
             return {key: self.whole(value) for key, value in state.items()}
         if isinstance(state, list | tuple):
             return type(state)(self.whole(value) for value in state)
-        if not hasattr(state, "full_tensor"):
+        if not is_distributed(state):
             return state
-        full = state.detach().full_tensor()
+        full = whole(state.detach())
         return full.cpu() if self.main else full.new_empty(0)
 
     def load(self, model: nn.Module, state: dict[str, Any]) -> None:
@@ -305,7 +307,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 def _spread(value: Any, like: Any) -> Any:
     """A whole tensor, sharded as another one is; anything else as it is."""
-    if not hasattr(like, "full_tensor") or not isinstance(value, Tensor) or value.shape != like.shape:
+    if not is_distributed(like) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout.arguments import as_list, checked_sparsity, checked_steps, in_range
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion, check_elementwise
 from fadeout.distributed import block_of, distributed_as, local, whole
 from fadeout.hooks import StepHooks, gradient_scale
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions, held_by
-from fadeout.schedules import Schedule, as_schedule, checked_sparsity, in_range
+from fadeout.schedules import Schedule, as_schedule
 from fadeout.scores import looks_at_gradients, scores_of, widened
 from fadeout.structures import BoundElements, Elements
 from fadeout.targets import Marked, Target
@@ -46,12 +47,12 @@ class Pruner(ABC):
         prunable: Prunable = has_two_dimensions,
     ):
         self.sparsity = checked_sparsity(sparsity)
-        self.steps = _checked_steps(steps)
+        self.steps = checked_steps(steps)
         self.structure = Elements() if structure is None else structure
         if not callable(criterion):
             raise ValueError(f"criterion is a callable (weight, gradient) -> score, got {criterion!r}")
         self.criterion = criterion
-        self._optimizers = _as_list(optimizer)
+        self._optimizers = as_list(optimizer)
         self._bound = self.structure.bind(model, self._optimizers, prunable)
         self._bound.check(self._final_sparsity)
         self.parameters = self._bound.parameters
@@ -169,7 +170,7 @@ class Pruner(ABC):
 
         It must hold the parameters that the pruner was built for.
         """
-        optimizers = _as_list(optimizer)
+        optimizers = as_list(optimizer)
         held = held_by(optimizers)
         missing = [name for name, parameter in self.parameters.items() if id(parameter) not in held]
         if missing:
@@ -335,6 +336,13 @@ class Pruner(ABC):
             f"diverged. The pruner has changed nothing in this step{self._blame()}"
         )
 
+    def _of_all(self, penalty: Tensor | None) -> Tensor | None:
+        """What this process's blocks add to the loss, summed over all processes; all of them must ask."""
+        if not self._layout.sharded:
+            return penalty
+        total = self._layout.add(torch.zeros(()) if penalty is None else penalty)
+        return total if penalty is None else total.to(penalty.dtype)
+
     def _blame(self) -> str:
         """What the pruner itself may have to do with a divergence."""
         return ""
@@ -351,18 +359,3 @@ class Pruner(ABC):
 
 # Below this ratio of norms a removal changes nothing that a test set could show.
 _COMPLETE = 1e-2
-
-
-def _as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    several: Any = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-    optimizers: list[Optimizer] = list({id(one): one for one in several}.values())
-    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-        raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
-    return optimizers
-
-
-def _checked_steps(steps: int) -> int:
-    whole = isinstance(steps, int) or (isinstance(steps, float) and steps.is_integer())
-    if isinstance(steps, bool) or not whole or steps < 1:
-        raise ValueError(f"steps is the whole number of optimizer steps of the training, got {steps!r}")
-    return int(steps)

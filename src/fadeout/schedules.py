@@ -7,7 +7,6 @@ callable will do: ``lambda progress: ...``.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 Schedule = Callable[[float], float]
 
@@ -77,40 +76,6 @@ def as_schedule(value: float | Schedule) -> Schedule:
     2.0
     """
     return value if callable(value) else constant(float(value))
-
-
-def checked_sparsity(sparsity: Any) -> Any:
-    """The sparsity, if it is a fraction or a schedule of fractions; otherwise a ``ValueError`` that helps.
-
-    >>> checked_sparsity(90)
-    Traceback (most recent call last):
-    ValueError: sparsity is a fraction between 0 and 1, or a schedule; got 90. Did you mean 0.9?
-    """
-    if callable(sparsity):
-        schedule: Any = sparsity
-        for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
-            in_range(schedule(progress), progress)
-        return sparsity
-    try:
-        value = float(sparsity)
-    except (TypeError, ValueError):
-        value = math.nan
-    if 0 < value < 1 and not isinstance(sparsity, bool):
-        return value
-    hint = "Use fadeout.NoPruning for a dense run" if value == 0 else "It is the fraction to remove"
-    if 1 < value < 100:
-        hint = f"Did you mean {value / 100:g}?"
-    raise ValueError(f"sparsity is a fraction between 0 and 1, or a schedule; got {sparsity!r}. {hint}")
-
-
-def in_range(value: float, progress: float) -> float:
-    """A schedule's sparsity, if it is one."""
-    if not 0 <= value < 1 or (progress == 1.0 and value == 0):
-        raise ValueError(
-            f"the sparsity schedule gives {value!r} at progress {progress:g}; it must stay in [0, 1), and "
-            "end above 0"
-        )
-    return value
 
 
 # Module-level functions, so that a schedule can be pickled and sent to another process.

@@ -52,20 +52,22 @@ class Lowest:
     """The k lowest of some tensors: those below a threshold, and some or all of those equal to it.
 
     Attributes:
-        threshold: the k-th lowest number.
+        threshold: the k-th lowest number; infinity where all are taken, and minus that where none is.
         magnitude: the tensors are ranked by their absolute values.
+        wide: the dtype in which they are compared, all of them, however narrow one is.
         ties: for each tensor the positions, row by row, of the chosen ones among those equal to the
             threshold; None where all of them are chosen.
     """
 
     threshold: float
     magnitude: bool
+    wide: torch.dtype
     ties: tuple[Tensor, ...] | None = None
 
     def mask(self, number: int, tensor: Tensor) -> Tensor:
         """True where an element of a tensor, the one of this number, is among the lowest."""
         key = tensor.detach().abs() if self.magnitude else tensor.detach()
-        key = key.to(_wide([tensor]))
+        key = key.to(self.wide)
         if self.ties is None:
             return key <= self.threshold
         mask = (key < self.threshold).contiguous()
@@ -151,9 +153,9 @@ class Finder:
         self._learn(last, bracket)
         number = number_at(last.value, wide)
         if last.rank == last.equal or (self.magnitude and number == 0):
-            return Lowest(number, self.magnitude)
+            return Lowest(number, self.magnitude, wide)
         ties = yield from self._first(tensors, bracket.few or [], number, last)
-        return Lowest(number, self.magnitude, ties)
+        return Lowest(number, self.magnitude, wide, ties)
 
     def _at_once(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Search:
         """Few numbers are sooner looked at all together, without a guess or a sample."""
@@ -169,19 +171,19 @@ class Finder:
             return self._all_or_none(tensors, k)
         value = float(keys[k - 1])
         if value < above.min() or (self.magnitude and value == 0):
-            return Lowest(value, self.magnitude)
+            return Lowest(value, self.magnitude, wide)
         keys = self._keys(tensors, wide)
         places = np.flatnonzero(keys == value)
         few = [(torch.from_numpy(keys[places]), torch.from_numpy(places))]
         kth = Kth(0, k - int(np.count_nonzero(keys < value)), len(places))
         ties = yield from self._first(tensors, few, value, kth)
-        return Lowest(value, self.magnitude, ties)
+        return Lowest(value, self.magnitude, wide, ties)
 
     def _all_or_none(self, tensors: Sequence[Tensor], k: int) -> Lowest:
         if k:
-            return Lowest(torch.inf, self.magnitude)
+            return Lowest(torch.inf, self.magnitude, _wide(tensors))
         nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
-        return Lowest(-torch.inf, self.magnitude, nowhere)
+        return Lowest(-torch.inf, self.magnitude, _wide(tensors), nowhere)
 
     def _keys(self, tensors: Sequence[Tensor], wide: torch.dtype) -> np.ndarray:
         """What all elements are ranked by."""

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -107,15 +106,14 @@ class BoundElements:
         for names, finder, found in zip(
             layers, self._finders, together(searches, self.layout.total), strict=True
         ):
-            double = any(self.parameters[name].dtype == torch.float64 for name in names)
-            passes = finder.passes(torch.float64 if double else torch.float32)
+            passes = finder.passes(found.wide)
             for number, name in enumerate(names):
                 targets[name] = Below(found, number, passes)
         return targets
 
     def _finder(self, names: list[str]) -> Finder:
-        # all weights, whoever has them: so that every process does the same
-        work = self.steps * sum(self.parameters[name].numel() for name in names)
+        # all weights, whoever has them: so that every process and layer does the same
+        work = self.steps * sum(parameter.numel() for parameter in self.parameters.values())
         return Finder(
             magnitude=True, work=work, compile=self.structure.compile, shards=self.layout.shards(names)
         )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -46,4 +47,8 @@ class _Bound(BoundElements):
         finder = Finder(shards=self.layout.shards(self.counted))
         found = finder([scores[name] for name in self.counted], round(sparsity * total))
         marks = {name: found.mask(number, scores[name]) for number, name in enumerate(self.counted)}
-        return {name: marks.get(name, score <= found.threshold) for name, score in scores.items()}
+        limit = found.threshold
+        if limit == torch.inf:  # all that count are taken: the highest of them is the limit
+            highest = [float(scores[name].max()) for name in self.counted if scores[name].numel()]
+            limit = self.layout.most(max(highest, default=-torch.inf))
+        return {name: marks.get(name, score.to(found.wide) <= limit) for name, score in scores.items()}

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fadeout.fades import GROWTH
 from fadeout.pruner import Pruner
-from fadeout.schedules import cubic
 from fadeout.scores import keep_down
 
 
@@ -57,7 +57,7 @@ class GradualMagnitudePruning(Pruner):
         self._held = state["held"] and self._blocks(state["held"])
 
     def _growth(self) -> float:
-        return _GROWTH(self.progress + 1 / self.steps)
+        return GROWTH(self.progress + 1 / self.steps)
 
     def _scores(self, alone: bool = False) -> dict[str, Tensor]:
         return keep_down(super()._scores(alone), self._held or {})
@@ -65,6 +65,3 @@ class GradualMagnitudePruning(Pruner):
     def _zero(self, gone: dict[str, Tensor]) -> None:
         for name, mask in gone.items():
             self._weight(name).masked_fill_(mask, 0)
-
-
-_GROWTH = cubic(1.0, window=(0.1, 0.75))

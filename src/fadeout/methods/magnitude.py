@@ -7,12 +7,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout.arguments import checked_sparsity
 from fadeout.channels import Channels
 from fadeout.criteria import Criterion, check_elementwise
 from fadeout.distributed import block_of, distributed_as
 from fadeout.masks import Masks
 from fadeout.parameters import Prunable, has_two_dimensions
-from fadeout.schedules import checked_sparsity
 from fadeout.scores import keep_down, scores_of
 from fadeout.structures import Elements
 

@@ -59,16 +59,16 @@ class Slimming(Pruner):
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         held, scale, loss = held_by([optimizer]), gradient_scale(optimizer) * self.strength, None
-        for parameter in self._scales.values():
+        for name, parameter in self._scales.items():
             gradient = gradient_of(parameter) if id(parameter) in held else None
             if gradient is None:
                 continue
             value = local(parameter.detach())
             gradient.add_(self._slope(value), alpha=scale)
-            if wants_loss:
+            if wants_loss and self._layout.owns(name):
                 penalty = self.strength * self._penalty(value).sum()
                 loss = penalty if loss is None else loss + penalty.to(loss.device)
-        return loss
+        return self._of_all(loss) if wants_loss else None
 
     def end(self) -> None:
         self._check_finite()

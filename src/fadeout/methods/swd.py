@@ -132,10 +132,7 @@ class SelectiveWeightDecay(Pruner):
                 if wants_loss and self._layout.owns(name):
                     value = self._fade.loss(targeted, dose)
                     loss = value if loss is None else loss + value.to(loss.device)
-        if wants_loss and self._layout.sharded:
-            total = self._layout.add(torch.zeros(()) if loss is None else loss)
-            return total if loss is None else total.to(loss.dtype)
-        return loss
+        return self._of_all(loss) if wants_loss else None
 
     def end(self) -> None:
         if self._fade.on_gradient:
@@ -178,13 +175,14 @@ class SelectiveWeightDecay(Pruner):
         targets = self._targets()
         if self._fade.selective:
             return targets
-        everything = {name: self._weight(name) for name in self.parameters}
-        return {name: Marked(torch.ones_like(w, dtype=torch.bool)) for name, w in everything.items()}
+        return {name: Marked(torch.ones_like(self._weight(name), dtype=torch.bool)) for name in targets}
 
     def _shrink(self, name: str, target: Target, dose: float) -> None:
         weight = self._weight(name)
         if weight.dtype.itemsize < 4:
             dose = self._representable(name, target, dose)
+            if not dose:
+                return
         factor = self._fade.multiplier(dose)
         if factor is not None and isinstance(target, Below) and target.multiply(weight, factor):
             return
