@@ -75,20 +75,14 @@ def group_norm(training: Training) -> Step:
     """Torch-Pruning's group-norm regularizer, added to the gradients; its groups are found once an epoch."""
     import torch_pruning as tp  # pyright: ignore[reportMissingImports]
 
-    importance = tp.importance.GroupMagnitudeImportance(p=2)
-    pruner = tp.pruner.GroupNormPruner(training.model, **_for_torch_pruning(training), importance=importance)
-    pruner.update_regularizer()
-    return _step(training, lambda: pruner.regularize(training.model))
+    return _regularized(training, tp.pruner.GroupNormPruner, tp.importance.GroupMagnitudeImportance(p=2))
 
 
 def bn_scale(training: Training) -> Step:
     """Torch-Pruning's network slimming: a penalty on the batch-norm scales."""
     import torch_pruning as tp  # pyright: ignore[reportMissingImports]
 
-    importance = tp.importance.BNScaleImportance()
-    pruner = tp.pruner.BNScalePruner(training.model, **_for_torch_pruning(training), importance=importance)
-    pruner.update_regularizer()
-    return _step(training, lambda: pruner.regularize(training.model))
+    return _regularized(training, tp.pruner.BNScalePruner, tp.importance.BNScaleImportance())
 
 
 def pat_lasso(training: Training) -> Step:
@@ -144,14 +138,18 @@ def _prune_globally(model: nn.Module) -> None:
     prune.global_unstructured(_prunable(model), pruning_method=method, amount=SPARSITY["elements"])
 
 
-def _for_torch_pruning(training: Training) -> dict[str, Any]:
-    classifier = [module for module in training.model.modules() if isinstance(module, nn.Linear)]
-    return {
-        "example_inputs": training.example,
-        "global_pruning": True,
-        "pruning_ratio": SPARSITY["channels"],
-        "ignored_layers": classifier,
-    }
+def _regularized(training: Training, kind: Any, importance: Any) -> Step:
+    """A step with one of Torch-Pruning's regularizers."""
+    pruner = kind(
+        training.model,
+        training.example,
+        importance=importance,
+        global_pruning=True,
+        pruning_ratio=SPARSITY["channels"],
+        ignored_layers=[module for module in training.model.modules() if isinstance(module, nn.Linear)],
+    )
+    pruner.update_regularizer()
+    return _step(training, lambda: pruner.regularize(training.model))
 
 
 def _pat(training: Training, **group: Any) -> Step:

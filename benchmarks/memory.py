@@ -9,10 +9,9 @@ from functools import partial
 from harness import peak_bytes
 from reference import reference_step
 from rows import Part, Row
-from weights import POSITIONS, drift, pruner_step, settled
+from weights import KINDS, POSITIONS, drift, pruner_step, settled
 
 QUICK = {"count": 20_000}
-KINDS = {"compiled": True, "eager": False}
 MOST, ANYWAY = 0.05, 8e6  # of the weights' bytes; so many bytes in any case
 
 

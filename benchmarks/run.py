@@ -64,7 +64,7 @@ def _markdown(found: Mapping[str, Part], around: Mapping[str, object]) -> str:
     assert isinstance(versions, dict)
     where = (
         f"`make bench` on {around['processor'] or 'an unnamed processor'} ({around['machine']}), "
-        f"torch {versions['torch']}, commit {around['commit']}."
+        f"torch {versions['torch']}, commit {around['commit']}; load before it began: {around['load']}."
     )
     return "\n\n".join([where, *(part.text() for part in found.values())]) + "\n"
 

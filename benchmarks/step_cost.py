@@ -12,10 +12,9 @@ from functools import partial
 from harness import quartiles, ratios, take_turns
 from reference import reference_step
 from rows import Part, Row
-from weights import POSITIONS, SPARSITY, STEPS, drift, multiply, pruner_step, settled
+from weights import KINDS, POSITIONS, SPARSITY, STEPS, drift, multiply, pruner_step, settled
 
 QUICK = {"count": 20_000, "rounds": 2}
-KINDS = {"compiled": True, "eager": False}
 FASTER = {"compiled": 60, "eager": 30}  # than the reference, at least
 PER_ROUND = 4  # steps of the pruner
 MULTIPLICATIONS = 8  # that a compiled step takes, at most

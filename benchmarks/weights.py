@@ -12,6 +12,7 @@ import fadeout
 
 STEPS = 100_000  # of the training that the steps are taken from
 SPARSITY = 0.9
+KINDS = {"compiled": True, "eager": False}  # of passes
 POSITIONS = {"mid training": 0.5, "the last tenth": 0.95}
 _LARGEST = 1 << 20  # weights in a matrix
 # Of LeNet-5 on MNIST with momentum: the norm of an update over that of the weights, and by how much its

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial
 
 import fadeout
 from fadeout.distributed import block_of, distributed_as, local, whole
+from fadeout.methods.slimming import Slimming
 
 STEPS = 30
 FADES = {
@@ -208,6 +209,26 @@ def drift(layout: str | None, scope: str, fade: str, method: str = "swd") -> dic
         warnings.simplefilter("always")
         pruner.remove()
     return {"masks": masks, "weights": full(model), "fade": fade, "warnings": len(said)}
+
+
+def closure_loss(how: str, method: str) -> float:
+    """What a closure's loss of seven becomes by a penalty."""
+    model = wrap(build(), how)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if method == "slimming":
+        Slimming(model, optimizer, steps=9, structure=structure("channels"), strength=0.5, authors=False)
+    else:
+        fadeout.SelectiveWeightDecay(
+            model, optimizer, sparsity=0.6, steps=9, structure=structure(method), fade=FADES["gradient"]()
+        )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.zeros(2, 1, 6, 6, dtype=torch.float64)).sum() * 0 + 7
+        loss.backward()
+        return loss
+
+    return optimizer.step(closure).item()
 
 
 # What goes over the wire, and what is allocated -----------------------------------------------------------

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fadeout
 from fadeout.compact import Place
+from fadeout.distributed import is_distributed
 
 ALL = slice(None)
 PICTURES = (2, 3, 6, 6)
@@ -132,4 +133,4 @@ class Largest(TorchDispatchMode):
 
 def _plain(values: Any) -> list[Tensor]:
     """The tensors that hold their own numbers: a distributed one is wrapped around such a one."""
-    return [x for x in pytree.tree_leaves(values) if type(x) is Tensor]
+    return [x for x in pytree.tree_leaves(values) if isinstance(x, Tensor) and not is_distributed(x)]

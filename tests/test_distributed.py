@@ -59,6 +59,14 @@ def test_equals_a_single_process(processes, size, how, kind, fade, optimizer):
         check_equal(got, expected)
 
 
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("method", ["elements", "channels", "slimming"])
+def test_a_closure_gets_the_penalty_of_all(processes, how, method):
+    wanted = cases.closure_loss("plain", method)
+    assert wanted > 7
+    assert processes(2).run(cases.closure_loss, how, method) == [pytest.approx(wanted, rel=1e-12)] * 2
+
+
 @cache
 def drifted(*what):
     return cases.drift(None, *what)
