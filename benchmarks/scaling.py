@@ -95,7 +95,8 @@ def _on_paper(sums: float) -> str:
     assumed = "; ".join(machine.text() for machine in MACHINES)
     return (
         f"On paper, with compiled passes that move {BYTES_A_WEIGHT} bytes a weight at the full bandwidth of "
-        f"a process's memory, {sums:.0f} sums in a step, as measured, and messages of a given latency ({assumed}):\n\n"
+        f"a process's memory, {sums:.0f} sums in a step, as measured, and messages of a given latency "
+        f"({assumed}):\n\n"
         f"{table(headers, cells)}"
     )
 

@@ -263,7 +263,8 @@ _BLOCK = 32  # keys whose counts the compiled pass gives together
 _PIECE = 1 << 20  # keys in a compiled pass: floats count up to 2^24 exactly
 _WORTH = 1 << 16  # shorter rows are not worth a call of compiled code
 _SMALL = 1 << 16  # nor a second thread
-_PAYS = 2e10  # weights times steps from which the time to compile is won back (benchmarks/step_cost.py)
+# weights times steps from which to compile: each wins 2 ns (benchmarks/step_cost.py), eight times the cost
+_PAYS = 2e10
 _NONE = torch.empty(0, dtype=torch.int64)
 
 

@@ -4,7 +4,7 @@ The k-th lowest score is sought as a number. Counts of the scores below a few cu
 all of them, narrow a bracket down until few scores are in it; these are collected, and the threshold is one
 of them. From one step of a training to the next it moves little, so a :class:`Finder` looks first around the
 last one; where it jumps, a sample says where to look. So a single pass over all scores is nearly always
-enough. Nothing as large as the scores is ever made.
+enough. Nothing as large as the scores is made (on a GPU a mask of one tensor).
 
 Counts add up: where the tensors are shards, each process counts its own, and a few sums go round. So a search
 is a generator that yields counts and is sent their sums, and several searches share their rounds.
