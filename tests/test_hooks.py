@@ -58,9 +58,9 @@ def compiler():
 
 
 class Recorder:
-    def __init__(self, *optimizers):
+    def __init__(self, *optimizers, **options):
         self.events, self.names = [], dict(zip(map(id, optimizers), "ab", strict=False))
-        self.hooks = StepHooks(optimizers, self)
+        self.hooks = StepHooks(optimizers, self, **options)
 
     def begin(self):
         self.events.append("begin")
@@ -157,6 +157,14 @@ def test_removed_hooks_are_gone(pair, hooks_on):
     pair[0].step()
     assert record.events == []
     assert all(hooks_on(optimizer) == 0 for optimizer in pair)
+
+
+@pytest.mark.parametrize(("ahead", "events"), [(True, ["begin", "a", "end"]), (False, ["end"])])
+def test_where_nothing_is_done_ahead_one_optimizer_has_one_hook(pair, hooks_on, ahead, events):
+    record = Recorder(pair[0], ahead=ahead)
+    assert hooks_on(pair[0]) == 1 + ahead
+    pair[0].step()
+    assert record.events == events
 
 
 # Accumulation and clipping ----------------------------------------------------------------------------

@@ -32,22 +32,22 @@ class StepHooks:
       of them begins again before that, or the one that began the last whole round, another was skipped or
       a step failed: a new round begins.
     - The hooks stay outside ``torch.compile``d steps, which would recompile at every count.
+
+    Args:
+        optimizers: whose steps make a round.
+        rounds: what to call.
+        ahead: False where only ``end`` does something: a single optimizer then has no hook before its step.
     """
 
-    def __init__(self, optimizers: Sequence[Optimizer], rounds: Rounds):
+    def __init__(self, optimizers: Sequence[Optimizer], rounds: Rounds, ahead: bool = True):
         self._optimizers, self._rounds = list(optimizers), rounds
         self._first: int | None = None  # the optimizer that began the last whole round
         self._reset()
         before: Any = torch.compiler.disable(self._before)
         after: Any = torch.compiler.disable(self._after)
-        self._handles = [
-            handle
-            for optimizer in self._optimizers
-            for handle in (
-                optimizer.register_step_pre_hook(before),
-                optimizer.register_step_post_hook(after),
-            )
-        ]
+        self._handles = [optimizer.register_step_post_hook(after) for optimizer in self._optimizers]
+        if ahead or len(self._optimizers) > 1:
+            self._handles += [optimizer.register_step_pre_hook(before) for optimizer in self._optimizers]
 
     def remove(self) -> None:
         """Take the hooks off the optimizers. A second call does nothing."""
@@ -94,7 +94,7 @@ class StepHooks:
             return
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self._optimizers):
-            self._first = self._joined[0]
+            self._first = self._joined[0] if self._joined else None
             self._reset()
             with torch.no_grad():
                 self._rounds.end()

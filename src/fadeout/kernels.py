@@ -126,9 +126,11 @@ class Passes:
 
         What becomes smaller than the smallest normal number is zero: processors are slow on such numbers.
         """
-        tiny = min(torch.finfo(row.dtype).tiny, threshold)
-        keep, flush = before(threshold, row.dtype), before(tiny, row.dtype)
+        keep, flush = _limits(threshold, row.dtype)
         for piece in pieces(row):
+            if not factor:
+                torch.hardshrink(piece, keep, out=piece)
+                continue
             kept = torch.hardshrink(piece, keep)  # what stays is itself, the rest zero
             # one of the two is zero, so that the sum is rounded once: it is the product, or the number itself
             torch.add(kept, piece.sub_(kept), alpha=factor, out=piece)
@@ -316,6 +318,12 @@ def before(number: float, dtype: torch.dtype) -> float:
 
 
 @lru_cache(maxsize=8)  # of a step: the same for every tensor
+def _limits(threshold: float, dtype: torch.dtype) -> tuple[float, float]:
+    """What is above these stays, and is not flushed to zero."""
+    return before(threshold, dtype), before(min(torch.finfo(dtype).tiny, threshold), dtype)
+
+
+@lru_cache(maxsize=8)
 def _next(number: float, towards: float, dtype: torch.dtype) -> float:
     if dtype == torch.float64:
         return math.nextafter(number, towards)

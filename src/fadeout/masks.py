@@ -81,7 +81,7 @@ class Masks(Mapping[str, Tensor]):
         """
         self.apply(model)
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        return StepHooks(optimizers, _Hold(self, named(model)))
+        return StepHooks(optimizers, _Hold(self, named(model)), ahead=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, in one move: a crash leaves the old file or the new one.

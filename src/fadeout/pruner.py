@@ -69,7 +69,7 @@ class Pruner(ABC):
         self._kept_scores: dict[str, Tensor] = {}
         self._hooks: StepHooks | None = None
         self._check_groups(self._groups())
-        self._hooks = StepHooks(self._optimizers, self)
+        self._hooks = StepHooks(self._optimizers, self, self._looks_ahead)
 
     # What a subclass fills in -------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Pruner(ABC):
             self._optimizers = before
             raise
         self.detach()
-        self._hooks = StepHooks(optimizers, self)
+        self._hooks = StepHooks(optimizers, self, self._looks_ahead)
 
     # State --------------------------------------------------------------------------------------
 
@@ -258,6 +258,11 @@ class Pruner(ABC):
     @property
     def _needs_gradient(self) -> bool:
         return looks_at_gradients(self.criterion)
+
+    @property
+    def _looks_ahead(self) -> bool:
+        """Whether something is done before a step."""
+        return self._needs_gradient or type(self).join is not Pruner.join
 
     def _groups(self) -> dict[str, dict[str, Any]]:
         """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""

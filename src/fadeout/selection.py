@@ -190,7 +190,7 @@ class Finder:
         keys = np.empty(sum(t.numel() for t in tensors), np.float64 if wide == torch.float64 else np.float32)
         rank, start = np.abs if self.magnitude else np.positive, 0
         for tensor in tensors:
-            row = kernels.flat(tensor.detach())
+            row = kernels.flat(tensor.detach() if tensor.requires_grad else tensor)
             end = start + row.numel()
             rank((row if row.dtype == wide else row.to(wide)).numpy(), out=keys[start:end])
             start = end

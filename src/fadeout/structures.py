@@ -80,6 +80,7 @@ class BoundElements:
     def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], layout: Layout):
         self.structure, self.parameters, self.layout = structure, parameters, layout
         self.steps = 0  # of the training, as far as it is known: it decides whether to compile
+        self._layers = structure.ranked_together(parameters)
         self._finders: list[Finder] = []
 
     def check(self, sparsity: float) -> None:
@@ -95,8 +96,8 @@ class BoundElements:
         Raises:
             FloatingPointError: where a weight is not finite.
         """
-        layers, searches = self.structure.ranked_together(self.parameters), []
-        for number, names in enumerate(layers):
+        searches = []
+        for number, names in enumerate(self._layers):
             weights = [local(self.parameters[name].detach()) for name in names]
             if number == len(self._finders):
                 self._finders.append(self._finder(names))
@@ -104,7 +105,7 @@ class BoundElements:
             searches.append(self._finders[number].search(weights, round(sparsity * total)))
         targets = {}
         for names, finder, found in zip(
-            layers, self._finders, together(searches, self.layout.total), strict=True
+            self._layers, self._finders, together(searches, self.layout.total), strict=True
         ):
             passes = finder.passes(found.wide)
             for number, name in enumerate(names):

@@ -160,6 +160,10 @@ class SelectiveWeightDecay(Pruner):
     def _growth(self) -> float:
         return self._fade.target(self.progress, self.steps) if self.structure.gradual else 1.0
 
+    @property
+    def _looks_ahead(self) -> bool:
+        return self._fade.on_gradient or self._needs_gradient
+
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():
             self._fade.check(group, self._label(name, group))
