@@ -205,13 +205,16 @@ class CompiledPasses(Passes):
                 most -= number
                 if number and most >= 0:
                     some = np.flatnonzero(upper.numpy() != lower.numpy())
-                    keys = np.abs(blocks.numpy()[some]).reshape(-1)
-                    found = np.flatnonzero((keys >= low) & (keys < high))
-                    places = some[found // _BLOCK] * _BLOCK + found % _BLOCK + start
-                    own.append((torch.from_numpy(keys[found]), torch.from_numpy(places)))
+                    keys, places = _between(blocks.numpy(), some, low, high)
+                    own.append((torch.from_numpy(keys), torch.from_numpy(places + start)))
             start += len(piece)
-        rest, last = super()._probe(row[start:], low, high, most)
-        return facts + rest, self._joined([*own, last]) if free and last is not None else None
+        if start < len(row):
+            rest, last = super()._probe(row[start:], low, high, most)
+            facts += rest
+            if last is None:
+                return facts, None
+            own.append(last)
+        return facts, self._joined(own) if free and most >= 0 else None
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
         if row.numel() < _WORTH or not row.is_contiguous():
@@ -261,7 +264,8 @@ def pieces(row: Tensor) -> tuple[Tensor, ...]:
     return row.split(size) if number > size else (row,) if number else ()
 
 
-_BLOCK = 32  # keys whose counts the compiled pass gives together
+_BITS = 5
+_BLOCK = 1 << _BITS  # keys whose counts the compiled pass gives together
 _PIECE = 1 << 20  # keys in a compiled pass: floats count up to 2^24 exactly
 _WORTH = 1 << 16  # shorter rows are not worth a call of compiled code
 _SMALL = 1 << 16  # nor a second thread
@@ -281,6 +285,21 @@ def _blocks(rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     lower = torch.where(size < bounds[0], 1.0, 0.0).sum(1)  # sums of floats are vectorised, counts are not
     upper = torch.where(size < bounds[1], 1.0, 0.0).sum(1)
     return lower, upper, size.amax(1)
+
+
+def _between(blocks: np.ndarray, some: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """The magnitudes from ``low`` to below ``high`` in some blocks, and their positions in all.
+
+    Positive numbers are in the order of their bits, so that one comparison of differences is enough.
+    """
+    kind = np.dtype(f"u{blocks.itemsize}")
+    first, last = np.array([low, high], blocks.dtype).view(kind)
+    bits = blocks.view(kind).take(some, axis=0).reshape(-1)
+    bits &= kind.type(np.iinfo(kind).max >> 1)
+    bits -= first  # what is lower wraps around, to the highest
+    found = np.flatnonzero(bits < last - first)
+    places = (some[found >> _BITS] << _BITS) + (found & (_BLOCK - 1))
+    return (bits[found] + first).view(blocks.dtype), places
 
 
 def _shrink(row: Tensor, numbers: Tensor) -> None:
