@@ -192,7 +192,7 @@ class CompiledPasses(Passes):
     def _probe(self, row: Tensor, low: float, high: float, most: int) -> _Found:
         if len(row) < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
             return super()._probe(row, low, high, most)
-        bounds = torch.tensor([low, high], dtype=row.dtype, device=row.device)
+        bounds = _numbers(row.dtype, row.device, low, high)
         facts, own, start, free = [], [], 0, reads_are_free(row)
         for piece in row[: len(row) // _BLOCK * _BLOCK].split(_PIECE):
             blocks = piece.view(-1, _BLOCK)
@@ -221,7 +221,7 @@ class CompiledPasses(Passes):
             super().shrink(row, threshold, factor)
             return
         tiny = min(torch.finfo(row.dtype).tiny, threshold)
-        _compiled(_shrink)(row, torch.tensor([threshold, factor, tiny], dtype=row.dtype, device=row.device))
+        _compiled(_shrink)(row, _numbers(row.dtype, row.device, threshold, factor, tiny))
 
 
 def passes(
@@ -337,6 +337,12 @@ def before(number: float, dtype: torch.dtype) -> float:
 
 
 @lru_cache(maxsize=8)  # of a step: the same for every tensor
+def _numbers(dtype: torch.dtype, device: torch.device, *numbers: float) -> Tensor:
+    """For compiled code, which would be compiled anew for other numbers."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=8)
 def _limits(threshold: float, dtype: torch.dtype) -> tuple[float, float]:
     """What is above these stays, and is not flushed to zero."""
     return before(threshold, dtype), before(min(torch.finfo(dtype).tiny, threshold), dtype)

@@ -187,13 +187,14 @@ class Finder:
 
     def _keys(self, tensors: Sequence[Tensor], wide: torch.dtype) -> np.ndarray:
         """What all elements are ranked by."""
-        keys = np.empty(sum(t.numel() for t in tensors), np.float64 if wide == torch.float64 else np.float32)
-        rank, start = np.abs if self.magnitude else np.positive, 0
+        rows = []
         for tensor in tensors:
-            row = kernels.flat(tensor.detach() if tensor.requires_grad else tensor)
-            end = start + row.numel()
-            rank((row if row.dtype == wide else row.to(wide)).numpy(), out=keys[start:end])
-            start = end
+            row = tensor if tensor.is_contiguous() else kernels.flat(tensor)
+            row = row if row.dtype == wide else row.to(wide)
+            rows.append((row.detach() if row.requires_grad else row).numpy().reshape(-1))
+        keys = np.concatenate(rows)
+        if self.magnitude:
+            np.abs(keys, out=keys)
         return keys
 
     def _learn(self, found: "Kth", bracket: "Bracket") -> None:
