@@ -39,18 +39,23 @@ def _growth(axes: Any, part: dict[str, Any]) -> None:
         axes.fill_between(sizes, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(sizes, middle, "o-", color=colour, markersize=3.5)
         axes.annotate(
-            {"step": "the pruner's step", "multiplication": "one multiplication"}[name],
+            {"step": "the pruner's\nstep", "multiplication": "one multi-\nplication"}[name],
             (sizes[-1], middle[-1]),
-            xytext=(0, 7),
+            xytext=(6, 0),
             textcoords="offset points",
-            ha="right",
+            va="center",
             color=colour,
         )
     top = 1e3 * points[-1]["step"][1]
     line = [2.5 * top * size / sizes[-1] for size in sizes]
     axes.plot(sizes, line, "--", color=COLOURS["soft"], linewidth=0.8)
     axes.annotate(
-        "proportional", (sizes[len(sizes) // 2], line[len(sizes) // 2]), color=COLOURS["soft"], ha="right"
+        "proportional",
+        (sizes[len(sizes) // 2], line[len(sizes) // 2]),
+        xytext=(-6, 4),
+        textcoords="offset points",
+        color=COLOURS["soft"],
+        ha="right",
     )
     axes.set(xscale="log", yscale="log", xlabel="weights", title="Milliseconds of a step")
 
