@@ -6,6 +6,7 @@ own is a subclass of :class:`Fade`.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
@@ -18,8 +19,12 @@ from fadeout.arguments import one_of
 from fadeout.schedules import Schedule, as_schedule, cubic, exponential
 
 
-class Fade:
-    """What every fade can be asked; the defaults are those of a full target, faded after the step."""
+class Fade(ABC):
+    """What every fade can be asked; the defaults are those of a full target, faded after the step.
+
+    A fade says what its ``dose`` is, and what that does: to the weights after the step (``shrink``), or, with
+    ``on_gradient``, to the gradient before it (``gradient``, and ``loss`` for closures).
+    """
 
     on_gradient: bool = False
     """Act on the gradient, before the step, rather than on the weight, after it."""
@@ -29,14 +34,15 @@ class Fade:
 
     def check(self, group: Mapping[str, Any], label: str) -> None:
         """Raise a ``ValueError`` where a parameter group of the optimizer lacks what the fade needs."""
+        return None
 
     def target(self, progress: float, steps: int) -> float:
         """The fraction of the final target that is targeted at this step."""
         return 1.0
 
+    @abstractmethod
     def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         """How much of the fade a weight of this parameter group gets at this step."""
-        raise NotImplementedError
 
     def add(self, dose: float, more: float) -> float:
         """The dose that does what two do one after the other."""
@@ -44,15 +50,15 @@ class Fade:
 
     def shrink(self, weight: Tensor, dose: float) -> Tensor:
         """The weights after a dose, where the fade acts after the step."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no shrink()")
 
     def gradient(self, weight: Tensor, dose: float) -> Tensor:
         """What joins the gradient, where the fade acts before the step."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no gradient()")
 
     def loss(self, weight: Tensor, dose: float) -> Tensor:
         """The penalty whose gradient that is; optimizers that evaluate a closure need it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no loss()")
 
     def multiplier(self, dose: float) -> float | None:
         """What a dose multiplies a weight by, where it does just that: it can then be done more quickly."""

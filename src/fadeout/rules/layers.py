@@ -1,6 +1,7 @@
 """Rules for layers with weights: linear layers, convolutions, embeddings, norms."""
 
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from fadeout.surgery import Surgery
 
 
-class Weighted(Rule):
+class Weighted(Rule, ABC):
     """Convolutions and linear layers: every output is a weighted sum of the inputs, and a bias.
 
     An input that is constantly zero is not needed; nor is another constant, where it can be folded into the
@@ -81,17 +82,17 @@ class Weighted(Rule):
 
     # What the kinds of layers differ in
 
+    @abstractmethod
     def axis(self, module: Any, shape: torch.Size) -> int:
         """Where the channels lie, in the input as in the output."""
-        raise NotImplementedError
 
+    @abstractmethod
     def folds(self, module: Any) -> bool:
         """Whether a constant other than zero can be folded into the bias exactly."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
         """Set the sizes that the module knows of itself."""
-        raise NotImplementedError
 
     def groups(self, module: Any) -> int:
         return 1

@@ -1,6 +1,7 @@
 """Rules for operators that move channels about: reshaping, concatenation, splitting."""
 
 import math
+from abc import ABC, abstractmethod
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
     from fadeout.surgery import Surgery
 
 
-class Regrouped(Rule):
+class Regrouped(Rule, ABC):
     """Each channel of one side stands for several of the other, next to each other.
 
     Flattening spreads a channel over its positions; splitting features into heads, and pixel shuffle, gather
     several into one. ``factor`` is the number of outputs for an input, or its inverse.
     """
 
+    @abstractmethod
     def factor(self, node: fx.Node, flow: "Flow", a: "Analysis") -> tuple[int, int, int] | None:
         """The output's axis, how many outputs an input becomes, how many inputs an output comes from."""
-        raise NotImplementedError
 
     def constants(self, node: fx.Node, a: "Analysis") -> None:
         flow = a.flows.get(source(node))
