@@ -19,8 +19,8 @@ from harness import RESULTS, quartiles, surroundings, take_turns
 from rows import table
 
 import fadeout
+from fadeout._files import write_atomically
 from fadeout.experiments.folder import write_json
-from fadeout.files import write_atomically
 
 TARGETS = (0.5, 0.75, 0.9, 0.95)
 BATCH, ROUNDS = 16, 15

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from fadeout.drawing import COLOURS, STYLE
-from fadeout.extras import extra
-from fadeout.files import write_atomically
+from fadeout._checks import extra
+from fadeout._files import write_atomically
+from fadeout.experiments.drawing import COLOURS, STYLE
 
 OURS, THEIRS = "#2f6fde", "#98a2b3"
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fadeout
-from fadeout.data.cora import Matrix, cora
+from fadeout.experiments.data.cora import Matrix, cora
 
 RATE = 1e-3  # low, so that a hundred steps on the same random batch leave the weights finite
 

@@ -24,8 +24,8 @@ import training_step
 from harness import RESULTS, surroundings
 from rows import Part
 
+from fadeout._files import write_atomically
 from fadeout.experiments.folder import write_json
-from fadeout.files import write_atomically
 
 MODULES = (step_cost, memory, growth, training_step, rivals, scaling)
 FULL: dict[str, Callable[[], Part]] = {module.__name__: module.measure for module in MODULES}

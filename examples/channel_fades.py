@@ -14,10 +14,10 @@ import torch
 from sweep import sweep
 
 import fadeout
-from fadeout.data import Dataset, cifar10, digits
+from fadeout.experiments.data import Dataset, cifar10, digits
+from fadeout.experiments.training import evaluate, in_thirds, train
 from fadeout.methods import GradualMagnitudePruning
 from fadeout.schedules import cubic, exponential
-from fadeout.train import evaluate, in_thirds, train
 
 
 def growing(sparsity: float, begin: float, end: float) -> Any:

@@ -16,10 +16,10 @@ from sweep import sweep
 
 import fadeout
 from fadeout.criteria import lamp
-from fadeout.data import digits, mnist
+from fadeout.experiments.data import digits, mnist
+from fadeout.experiments.training import accuracy, in_thirds, train
 from fadeout.methods import GradualMagnitudePruning
 from fadeout.schedules import cubic, exponential
-from fadeout.train import accuracy, in_thirds, train
 
 
 @dataclass(frozen=True)

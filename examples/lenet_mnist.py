@@ -13,9 +13,9 @@ import torch
 from sweep import sweep
 
 import fadeout
-from fadeout.data import mnist
+from fadeout.experiments.data import mnist
+from fadeout.experiments.training import accuracy, train
 from fadeout.methods import GradualMagnitudePruning
-from fadeout.train import accuracy, train
 
 EPOCHS, BATCH = 20, 128
 PUBLISHED = fadeout.Decay(fadeout.schedules.exponential(0.1, 1e4), weight_decay=5e-4)

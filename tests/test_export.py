@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fadeout
-from fadeout.compact import Place
-from fadeout.extras import MissingExtraError
+from fadeout._checks import MissingExtraError
+from fadeout.compaction.compact import Place
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

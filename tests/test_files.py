@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from fadeout.files import write_atomically
+from fadeout._files import write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):

@@ -1,15 +1,15 @@
 """Fadeout prunes PyTorch networks while they train."""
 
 from fadeout import criteria, export, methods, models, schedules
-from fadeout.channels import Channels
-from fadeout.checkpoint import load, save
-from fadeout.compact import compact
+from fadeout.compaction.compact import compact
 from fadeout.fades import Decay, Fade, Progressive
 from fadeout.masks import Masks
 from fadeout.measure import measure
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.structures import Elements
+from fadeout.storage.checkpoint import load, save
+from fadeout.structures.channels import Channels
+from fadeout.structures.elements import Elements
 
 __version__ = "0.1.0"
 

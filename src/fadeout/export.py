@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-from fadeout.extras import extra
-from fadeout.files import write_atomically
-from fadeout.modes import still
-from fadeout.parameters import unwrap
+from fadeout._checks import extra
+from fadeout._files import write_atomically
+from fadeout.torch_bridge.modes import still
+from fadeout.torch_bridge.parameters import unwrap
 
 Run = Callable[[tuple[Tensor, ...]], list[Tensor]]
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fadeout.arguments import one_of
+from fadeout._checks import one_of
 from fadeout.schedules import Schedule, as_schedule, cubic, exponential
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.distributed import block_of, is_first, local, whole
-from fadeout.files import write_atomically
-from fadeout.hooks import StepHooks
-from fadeout.parameters import named
+from fadeout._files import write_atomically
+from fadeout.torch_bridge.parameters import named
+from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
+from fadeout.torch_bridge.step_hooks import StepHooks
 
 
 class Masks(Mapping[str, Tensor]):

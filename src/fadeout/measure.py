@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.flop_counter import FlopCounterMode
 
-from fadeout.modes import still
-from fadeout.parameters import unwrap
+from fadeout.torch_bridge.modes import still
+from fadeout.torch_bridge.parameters import unwrap
 
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
@@ -101,7 +101,7 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
 
     The network runs once, in evaluation mode, and is left as it was. All figures are for the example as
     given: pass a batch of one picture for the cost of a picture. What holds zeros is counted like the
-    rest, except in ``nonzero``: :func:`fadeout.compact` first, to see what removal brings.
+    rest, except in ``nonzero``: :func:`fadeout.compaction.compact` first, to see what removal brings.
 
     Operations follow section 4.5 of the paper, which makes no distinction between additions and
     multiplications, and looks at these layers only::

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.distributed import Layout
-from fadeout.parameters import Prunable, choose, group_of
-from fadeout.selection import Finder
-from fadeout.structures import BoundElements, Elements
+from fadeout.selection.search import Finder
+from fadeout.structures.elements import BoundElements, Elements
+from fadeout.torch_bridge.parameters import Prunable, choose, group_of
+from fadeout.torch_bridge.sharding import Layout
 
 
 @dataclass(frozen=True)

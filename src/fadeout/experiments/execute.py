@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 import fadeout
+from fadeout._files import write_atomically
 from fadeout.experiments.folder import VERSION, alone, check_version, conditions, read_json, write_json
+from fadeout.experiments.processes import ALONE, World
+from fadeout.experiments.recipes import Phase
 from fadeout.experiments.run import Run
 from fadeout.experiments.signals import asked_to_stop
-from fadeout.files import write_atomically
+from fadeout.experiments.training import LEARNING_RATES, Accuracy, Step, evaluate, train
 from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import one_shot
-from fadeout.methods.recipes import Phase
-from fadeout.parallel import ALONE, World
-from fadeout.parameters import has_two_dimensions
-from fadeout.train import LEARNING_RATES, Accuracy, Step, evaluate, train
+from fadeout.torch_bridge.parameters import has_two_dimensions
 
 _TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
 
@@ -55,7 +55,7 @@ def execute(
         device: ``cpu``, ``cuda`` or ``mps``.
         checkpoint_every: seconds between two checkpoints; 0 writes one after each step.
         watch: called after every step with figures for a display.
-        world: the processes that carry it out together (:func:`fadeout.parallel.join`), all of which call
+        world: the processes that carry it out together (:func:`~.processes.join`), all of which call
             this. It is no part of the run: what some of them have begun, others can end, be they fewer or
             more. Only rank 0 writes.
 

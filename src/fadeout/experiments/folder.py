@@ -15,7 +15,7 @@ import numpy
 import torch
 
 import fadeout
-from fadeout.files import write_atomically
+from fadeout._files import write_atomically
 
 VERSION = 1
 

@@ -1,10 +1,9 @@
 """What a run is: its settings, the name of its folder, its phases."""
 
-import difflib
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -13,13 +12,15 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
 import fadeout
-from fadeout import data, models
-from fadeout.channels import Channels
+from fadeout import models
+from fadeout._checks import known
+from fadeout.experiments import data
 from fadeout.experiments.authors import AuthorsElements
-from fadeout.methods.recipes import METHODS, Phase
+from fadeout.experiments.recipes import METHODS, Phase
+from fadeout.experiments.training import LEARNING_RATES
 from fadeout.models.lenet import lenet5_authors
-from fadeout.structures import Elements
-from fadeout.train import LEARNING_RATES
+from fadeout.structures.channels import Channels
+from fadeout.structures.elements import Elements
 
 DATA: dict[str, Callable[..., Any]] = {
     name: getattr(data, name) for name in data.__all__ if inspect.isfunction(getattr(data, name))
@@ -197,12 +198,3 @@ _FROM_ZERO = (
     *("fine_tune", "last_fine_tune", "extra_epochs", "min_channels"),
 )
 _FRACTIONAL = {f.name for f in fields(Run) if f.type in (float, float | None)}
-
-
-def known(kind: str, given: str, accepted: Iterable[str]) -> None:
-    """Raise, naming the nearest and all accepted names, where one is unknown."""
-    accepted = list(accepted)
-    if given not in accepted:
-        near = difflib.get_close_matches(str(given), accepted, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(f"no {kind} {given!r}; {hint}There is {', '.join(accepted)}")

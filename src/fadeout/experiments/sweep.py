@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import torch
 
+from fadeout._checks import extra, known
+from fadeout._files import write_atomically
 from fadeout.experiments.execute import Stopped, execute
 from fadeout.experiments.folder import VERSION, BusyError, NewerError, conditions, write_json
-from fadeout.experiments.run import Run, known
-from fadeout.extras import extra
-from fadeout.files import write_atomically
+from fadeout.experiments.run import Run
 
 Record = dict[str, Any]
 

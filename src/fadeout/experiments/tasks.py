@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from fadeout.experiments.run import Run, known
+from fadeout._checks import known
+from fadeout.experiments.run import Run
 
 _CIFAR = Run(
     data="cifar10", model="resnet20", width=64, epochs=300, batch_size=128, fine_tune=15, last_fine_tune=50

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fadeout.fades import GROWTH
-from fadeout.pruner import Pruner
-from fadeout.scores import keep_down
+from fadeout.methods.pruner import Pruner
+from fadeout.methods.scores import keep_down
 
 
 class GradualMagnitudePruning(Pruner):

@@ -7,14 +7,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
-from fadeout.arguments import checked_sparsity
-from fadeout.channels import Channels
+from fadeout._checks import checked_sparsity
 from fadeout.criteria import Criterion, check_elementwise
-from fadeout.distributed import block_of, distributed_as
 from fadeout.masks import Masks
-from fadeout.parameters import Prunable, has_two_dimensions
-from fadeout.scores import keep_down, scores_of
-from fadeout.structures import Elements
+from fadeout.methods.scores import keep_down, scores_of
+from fadeout.structures.channels import Channels
+from fadeout.structures.elements import Elements
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
+from fadeout.torch_bridge.sharding import block_of, distributed_as
 
 
 def one_shot(

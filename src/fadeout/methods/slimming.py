@@ -3,11 +3,11 @@
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fadeout.distributed import gradient_of, local
-from fadeout.hooks import gradient_scale
 from fadeout.masks import Masks
-from fadeout.parameters import held_by
-from fadeout.pruner import Pruner
+from fadeout.methods.pruner import Pruner
+from fadeout.torch_bridge.parameters import held_by
+from fadeout.torch_bridge.sharding import gradient_of, local
+from fadeout.torch_bridge.step_hooks import gradient_scale
 
 
 class Slimming(Pruner):

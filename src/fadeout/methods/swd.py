@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fadeout import criteria
-from fadeout.channels import Channels
 from fadeout.criteria import Criterion
-from fadeout.distributed import gradient_of
 from fadeout.fades import Fade, Progressive
-from fadeout.hooks import gradient_scale
-from fadeout.parameters import Prunable, has_two_dimensions, held_by
-from fadeout.pruner import Pruner
+from fadeout.methods.pruner import Pruner
 from fadeout.schedules import Schedule
-from fadeout.structures import Elements
-from fadeout.targets import Below, Marked, Target
+from fadeout.structures.channels import Channels
+from fadeout.structures.elements import Elements
+from fadeout.structures.targets import Below, Marked, Target
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
+from fadeout.torch_bridge.sharding import gradient_of
+from fadeout.torch_bridge.step_hooks import gradient_scale
 
 
 class SelectiveWeightDecay(Pruner):

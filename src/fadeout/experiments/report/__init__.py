@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from fadeout._files import write_atomically
 from fadeout.experiments.report.markdown import markdown
 from fadeout.experiments.report.records import Record, Section, read
-from fadeout.files import write_atomically
 
 __all__ = ["Section", "by_file", "markdown", "read", "report"]
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from fadeout._checks import extra
 from fadeout.experiments.report import words
 from fadeout.experiments.report.groups import Group
 from fadeout.experiments.report.plots import Plot, accuracies, bars, drawn, points
 from fadeout.experiments.report.styles import COLOURS, role
-from fadeout.extras import extra
 
 with extra("experiments"):
     from matplotlib.axes import Axes

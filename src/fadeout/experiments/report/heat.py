@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
+from fadeout._checks import extra
 from fadeout.experiments.report import words
 from fadeout.experiments.report.grids import Cells, axes_of, grids
 from fadeout.experiments.report.groups import Group
 from fadeout.experiments.report.plots import Plot, drawn
 from fadeout.experiments.report.styles import COLOURS
-from fadeout.extras import extra
 
 with extra("experiments"):
     from matplotlib import colormaps

@@ -5,7 +5,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from fadeout.drawing import style_sheet
+from fadeout.experiments.drawing import style_sheet
 from fadeout.experiments.report import styles, words
 from fadeout.experiments.report.blocks import configurations, failures
 from fadeout.experiments.report.curves import curves

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fadeout.drawing import STYLE, compressed, inline, stretched
+from fadeout._checks import extra
+from fadeout.experiments.drawing import STYLE, compressed, inline, stretched
 from fadeout.experiments.report import words
 from fadeout.experiments.report.groups import Estimate, Group
 from fadeout.experiments.report.styles import COLOURS, MARKERS
-from fadeout.extras import extra
 
 with extra("experiments"):
     from matplotlib import style

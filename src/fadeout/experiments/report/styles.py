@@ -1,6 +1,6 @@
 """Colours and marks of the methods: told apart by both, so that neither colour nor shape alone must do."""
 
-from fadeout import drawing
+from fadeout.experiments import drawing
 
 LIGHT = {
     "auto": "#0b6bcb",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from fadeout.drawing import power
+from fadeout.experiments.drawing import power
 from fadeout.experiments.report.groups import METHODS, Estimate, Group, Place
 
 _FRACTIONS = {

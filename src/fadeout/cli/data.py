@@ -1,0 +1,93 @@
+"""What ``fadeout data`` does."""
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from fadeout.experiments import data as data_sets
+from fadeout.experiments.data.directories import find, places
+from fadeout.experiments.data.download import obtain
+from fadeout.experiments.data.source import Source
+
+
+def sources() -> Mapping[str, Source | None]:
+    """The sources of all data sets by name; None for those that an installed package carries in itself.
+
+    >>> sources()["cifar10"].folder
+    'cifar-10-batches-py'
+    """
+    loaders = {name: getattr(data_sets, name) for name in data_sets.__all__}
+    return {
+        name: getattr(sys.modules[loader.__module__], name.upper(), None)
+        for name, loader in loaders.items()
+        if not isinstance(loader, type)
+    }
+
+
+def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
+    """List the data sets: where each lies, or how to get it. "fadeout data get NAME" downloads one.
+
+    Args:
+        get: nothing, or the word get and the names of data sets.
+        data_dir: the first place to look, and where to put them; then the environment's FADEOUT_DATA, then a
+            cache folder.
+    """
+    if not get:
+        return show(data_dir)
+    if get[0] != "get" or len(get) == 1:
+        raise ValueError(f"fadeout data, or fadeout data get NAME; got {' '.join(get)!r}")
+    for name in get[1:]:
+        fetch(name, data_dir)
+    return None
+
+
+def show(data_dir: str | None = None) -> None:
+    """Print where each data set lies and how large it is, or how to get it."""
+    print(f"looked for in {', then '.join(map(str, places(data_dir)))}")
+    known = sources()
+    width = max(map(len, known))
+    for name, source in known.items():
+        print(f"{name:{width}}  {_state(source, data_dir)}")
+
+
+def fetch(name: str, data_dir: str | None = None) -> None:
+    """Download a data set, unless it is there."""
+    known = sources()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
+        raise ValueError(f"no data set {name!r}; {hint}")
+    source = known[name]
+    if source is not None:
+        source.verify(obtain(source, data_dir))
+    print(f"{name}: {_state(source, data_dir)}")
+
+
+def _state(source: Source | None, data_dir: str | None) -> str:
+    if source is None:
+        return "comes with an installed package"
+    folder = find(source, data_dir)
+    if folder is not None:
+        try:
+            source.verify(folder)
+        except ValueError as error:
+            return f"damaged: {error}"
+        return f"{_size(source, folder)} in {folder}"
+    for folder in (place / source.folder for place in places(data_dir)):
+        missing = source.missing(folder)
+        if len(missing) < len(source.files):
+            return f"incomplete: {folder} lacks {', '.join(missing)}{_how(source)}"
+    return f"not here{_how(source)}"
+
+
+def _how(source: Source) -> str:
+    return f"; fadeout data get {source.name}" if source.urls else f"; {source.note}"
+
+
+def _size(source: Source, folder: Path) -> str:
+    """The bytes of files; of folders, whose files may be a million, how much is in each."""
+    paths = [folder / name for name in source.files]
+    if all(path.is_file() for path in paths):
+        return f"{sum(path.stat().st_size for path in paths) / 1e6:.1f} MB"
+    return ", ".join(f"{sum(1 for _ in path.iterdir())} classes in {path.name}" for path in paths)

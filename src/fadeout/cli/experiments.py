@@ -1,0 +1,279 @@
+"""What the command line does with experiments: list, run, reproduce, report."""
+
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fadeout._checks import extra, known
+from fadeout.cli.display import Display
+from fadeout.experiments.catalogue import EXPERIMENTS
+from fadeout.experiments.execute import Stopped, execute
+from fadeout.experiments.processes import World, join, launched
+from fadeout.experiments.report import Section
+from fadeout.experiments.report import report as write_report
+from fadeout.experiments.run import DATA, METHODS, MODELS, Run
+from fadeout.experiments.sweep import collect, collected, sweep
+from fadeout.experiments.tasks import TASKS, task
+
+with extra("experiments"):
+    import tyro
+    from rich.console import Console
+
+
+def show() -> None:
+    """List networks, data sets, methods, tasks and experiments."""
+    for title, names in (
+        ("networks", {n: (f.__doc__ or "").splitlines()[0] for n, f in MODELS.items()}),
+        ("data sets", {n: (f.__doc__ or "").splitlines()[0] for n, f in DATA.items()}),
+        ("methods", {n: (f.__doc__ or "").splitlines()[0] for n, f in METHODS.items()}),
+        (
+            "tasks, for fadeout run",
+            {n: f"{r.model} on {r.data}, {r.epochs} epochs" for n, r in TASKS.items()},
+        ),
+        ("experiments, for fadeout reproduce", {n: _described(n) for n in EXPERIMENTS}),
+    ):
+        print(f"{title}:")
+        width = max(map(len, names))
+        for name, text in names.items():
+            print(f"  {name:{width}}  {text}")
+
+
+@dataclass(frozen=True)
+class Command(Run):
+    """The fields of a run and how it is carried out, as the command line takes them."""
+
+    results: Path = Path("runs")
+    """the folder of all runs; each has a folder in it, named by a hash of its settings"""
+    data_dir: Path | None = None
+    """where data sets lie; then the environment's FADEOUT_DATA, then a cache folder"""
+    device: str = "cpu"
+    """cpu, cuda or mps"""
+    checkpoint_every: float = 60.0
+    """seconds between two checkpoints; there is one at Ctrl-C, too"""
+    parallel: Literal["ddp", "fsdp"] | None = None
+    """under torchrun: ddp, each process has the whole network, or fsdp, each has a part of all parameters"""
+    tensorboard: bool = False
+    """also write what TensorBoard shows, into the run's folder"""
+
+    def __post_init__(self):
+        """The run that is made of it is what gets checked."""
+
+
+def run(arguments: list[str]) -> None:
+    """Train and prune one network: fadeout run TASK [--field value ...]. To run it again is to resume it."""
+    asks = not arguments or arguments[0] in ("-h", "--help")
+    name = "digits" if asks else arguments[0]
+    known("task", name, TASKS)
+    typed = tyro.cli(
+        Command,
+        default=Command(**TASKS[name].to_dict()),
+        prog=f"fadeout run {'TASK' if asks else name}",
+        description=f"Train and prune one network. To run it again is to resume it. TASK is one of "
+        f"{', '.join(TASKS)}; the defaults shown are those of {name}. fadeout list shows methods, networks, "
+        "data sets.",
+        args=["--help"] if asks else arguments[1:],
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    chosen = {f.name: getattr(typed, f.name) for f in fields(Run)}
+    base = TASKS[name].to_dict()
+    _run(task(name, **{field: value for field, value in chosen.items() if value != base[field]}), typed)
+
+
+def _run(config: Run, options: Command) -> None:
+    with join(options.parallel, options.device) as world:
+        _run_in(world, config, options)
+
+
+def _run_in(world: World, config: Run, options: Command) -> None:
+    folder = options.results / config.hash
+    console = Console() if world.main else Console(quiet=True, force_terminal=False)
+    console.print(f"{_name(config)}, in {folder}", highlight=False, markup=False, soft_wrap=True)
+    log = _TensorBoard(folder) if options.tensorboard and world.main else None
+    try:
+        with Display(console) as display:
+            record = execute(
+                config,
+                options.results,
+                data_dir=options.data_dir,
+                device=options.device,
+                checkpoint_every=options.checkpoint_every,
+                watch=(lambda now: (display(now), log and log(now))) if world.main else None,
+                world=world,
+            )
+    except Stopped:
+        if not world.main:
+            raise SystemExit(130) from None
+        raise KeyboardInterrupt(f"stopped; its state is in {folder}, and the same command goes on") from None
+    if world.main:
+        print(_outcome(record))
+
+
+def reproduce(
+    experiment: str,
+    /,
+    *,
+    results: Path = Path("runs"),
+    epochs_scale: float = 1.0,
+    steps: int | None = None,
+    only: tuple[str, ...] = (),
+    jobs: int | None = None,
+    backend: Literal["processes", "ray"] = "processes",
+    address: str | None = None,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    checkpoint_every: float = 60.0,
+    dry: bool = False,
+) -> None:
+    """Carry out all runs of a table or figure of the paper; those that are finished are not repeated.
+
+    Args:
+        experiment: its name, as fadeout list shows it.
+        results: the folder of all runs; what came of them is in EXPERIMENT.jsonl in it, which alone is
+            enough to go on from.
+        epochs_scale: shorten all phases in proportion, such as 0.1; results are marked.
+        steps: at most so many steps in an epoch; results are marked.
+        only: conditions such as method=auto or sparsity=0.99; runs that meet all of them.
+        jobs: runs at a time; by default one for each core.
+        backend: processes on this machine, or a Ray cluster.
+        address: of the Ray cluster.
+        data_dir: where data sets lie; then the environment's FADEOUT_DATA, then a cache folder.
+        device: cpu, cuda or mps.
+        checkpoint_every: seconds between two checkpoints of a run.
+        dry: only say what would be done.
+    """
+    known("experiment", experiment, EXPERIMENTS)
+    if launched() > 1:
+        raise ValueError("torchrun is for fadeout run --parallel; several runs at a time are --jobs")
+    every = [replace(r, epochs_scale=epochs_scale, steps=steps) for r in EXPERIMENTS[experiment].runs()]
+    runs = [one for one in every if all(_meets(one, condition) for condition in only)]
+    if not runs:
+        raise ValueError(f"no run of {experiment} meets {' and '.join(only)}; {_choices(every, only)}")
+    kept = [record for record in collected(experiment, results).values() if record["status"] == "done"]
+    kept = [record for record in kept if record["hash"] in {one.hash for one in runs}]
+    left = [one for one in runs if one.hash not in {record["hash"] for record in kept}]
+    done = len(kept) + sum((results / one.hash / "result.json").exists() for one in left)
+    print(f"{experiment}: {len(runs)} runs, {done} of them finished", flush=True)
+    if dry:
+        for one in runs:
+            print(f"  {one.hash}  {_name(one)}")
+        return
+    if backend == "processes" and done < len(runs) and len({one.data for one in runs}) == 1:
+        runs[0].build_data(data_dir)  # a missing data set is said once, before anything starts
+    count = iter(range(len(kept) + 1, len(runs) + 1))
+
+    def on_done(record: dict[str, Any]) -> None:
+        collect(experiment, [record], results)  # at once, so that a sweep that is stopped can be reported
+        print(f"{next(count)}/{len(runs)}  {_outcome(record)}", flush=True)
+
+    records = kept + sweep(
+        left,
+        results,
+        jobs=jobs,
+        backend=backend,
+        address=address,
+        on_done=on_done,
+        data_dir=data_dir,
+        device=device,
+        checkpoint_every=checkpoint_every,
+    )
+    path = collect(experiment, records, results)
+    states = Counter(record["status"] for record in records)
+    said = ", ".join(f"{number} {state}" for state, number in states.items())
+    print(f"{experiment}: {said}; written to {path}")
+    if states["failed"]:
+        raise SystemExit(1)
+
+
+def report(
+    results: Path,
+    /,
+    *,
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    format: Literal["html", "markdown"] = "html",
+) -> None:
+    """Write a report of the results, with the paper's values beside them: one page, or Markdown.
+
+    Args:
+        results: the folder that the experiments were told to write to, or one EXPERIMENT.jsonl in it.
+        output: the file to write; by default report.html, or report.md.
+        format: html is one page that needs no network; markdown has the tables, for a README.
+    """
+    print(f"written to {write_report(results, output, format=format, arrange=arrange)}")
+
+
+def arrange(found: dict[str, list[dict[str, Any]]]) -> list[Section]:
+    """The sections of a report: the experiments in the paper's order, then what belongs to none."""
+    order = [*EXPERIMENTS, *sorted(found.keys() - EXPERIMENTS.keys())]
+    return [_section(name, found[name]) for name in order if name in found]
+
+
+def _section(name: str, records: list[dict[str, Any]]) -> Section:
+    if name not in EXPERIMENTS:
+        return Section(name, name, "table", records)
+    experiment = EXPERIMENTS[name]
+    return Section(name, experiment.title, experiment.kind, records, experiment.published())
+
+
+def _meets(one: Run, condition: str) -> bool:
+    name, equals, value = condition.partition("=")
+    if not equals:
+        raise ValueError(f"--only takes conditions such as method=auto, got {condition!r}")
+    known("field", name, one.to_dict())
+    found = getattr(one, name)
+    if isinstance(found, float | int) and not isinstance(found, bool):
+        try:
+            return float(value) == float(found)
+        except ValueError:
+            raise ValueError(f"--only {name}= takes a number, got {value!r}") from None
+    return value == str(found)
+
+
+def _choices(runs: list[Run], conditions: tuple[str, ...]) -> str:
+    """What the fields named in conditions are."""
+    names = dict.fromkeys(condition.partition("=")[0] for condition in conditions)
+    values = {name: dict.fromkeys(str(getattr(one, name)) for one in runs) for name in names}
+    return "; ".join(f"{name} is {' or '.join(found)}" for name, found in values.items())
+
+
+def _described(name: str) -> str:
+    experiment = EXPERIMENTS[name]
+    return f"{experiment.title}: {len(experiment.runs())} runs"
+
+
+def _name(one: Run) -> str:
+    """A run in a line: what it is, and what sets it apart."""
+    parts = [one.model if one.width is None else f"{one.model}-{one.width}", "on", f"{one.data}:", one.method]
+    if one.method != "dense":
+        parts.append(
+            f"{100 * one.sparsity:g} % of {'weights' if one.structure == 'elements' else 'parameters'}"
+        )
+    if one.method in ("swd", "growing_decay"):
+        parts.append(f"({one.a_min:g} to {one.a_max:g})")
+    parts.append(f"seed {one.seed}")
+    return " ".join(parts) + (", shortened" if one.shortened else "")
+
+
+def _outcome(record: dict[str, Any]) -> str:
+    name = _name(Run(**record["run"]))
+    if record["status"] != "done":
+        return f"{name}: {record['status']}: {record['error'].strip().splitlines()[-1]}"
+    through = f", {record['before']:.2f} before and {record['removed']:.2f} after removal"
+    left = f"{record['parameters_left'] / record['parameters']:.2%} of the parameters left"
+    return f"{name}: {record['after']:.2f} %{through}, {left}, {record['seconds']:.0f} s"
+
+
+class _TensorBoard:
+    """Scalars after each test and every hundredth step."""
+
+    def __init__(self, folder: Path):
+        with extra("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def __call__(self, now: dict[str, Any]) -> None:
+        if now["step"] % 100 == 0 or now["step"] % now["in_epoch"] == 0:
+            for name in ("loss", "top1", "sparsity", "factor"):
+                if now[name] is not None:
+                    self._writer.add_scalar(name, now[name], now["step"])
+            self._writer.flush()

@@ -1,0 +1,1 @@
+"""Dead channels are cut out."""

@@ -1,0 +1,158 @@
+"""Dead channels become a smaller module."""
+
+import copy
+import warnings
+from collections.abc import Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from fadeout.compaction.cut import Surgery
+from fadeout.compaction.optimizer_state import carried
+from fadeout.compaction.plan import Plan, plans_of, set_plans
+from fadeout.graph.analysis import Analysis, Network
+from fadeout.graph.gather import Place
+from fadeout.torch_bridge.modes import in_mode
+from fadeout.torch_bridge.parameters import unwrap
+
+__all__ = ["Place", "Plan", "apply_plan", "compact", "plans_of"]
+
+
+@overload
+def compact(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    couple: bool = False,
+    for_inference: bool = False,
+    leaves: Iterable[Any] = (),
+) -> nn.Module: ...
+
+
+@overload
+def compact(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    optimizer: Optimizer,
+    couple: bool = False,
+    for_inference: bool = False,
+    leaves: Iterable[Any] = (),
+) -> tuple[nn.Module, Optimizer]: ...
+
+
+def compact(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    optimizer: Optimizer | None = None,
+    couple: bool = False,
+    for_inference: bool = False,
+    leaves: Iterable[Any] = (),
+) -> nn.Module | tuple[nn.Module, Optimizer]:
+    """A smaller module with the same outputs: channels that are dead, whoever zeroed them, are gone.
+
+    A channel can go if nobody needs it: because it is constant, and the constant is folded into the bias of
+    the layers that read it, or because all weights that read it are zero. Outputs are the same in evaluation
+    mode, up to rounding, and in training mode too where the removed channels are exactly zero. The model
+    itself is untouched. The copy keeps the user's class and ``forward`` where it can; where a line of
+    ``forward`` must change (the sides of an addition keep different channels, or a number of channels is
+    written in it), it is a ``torch.fx.GraphModule`` with the same parameter names.
+
+    Args:
+        model: the network.
+        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        optimizer: also carry over its state (momentum, Adam's moments) and return (module, optimizer).
+        couple: both sides of an addition keep the same channels, so that nothing is placed by index.
+        for_inference: also fold constants that come out of batch-norm's running statistics, which holds
+            only in evaluation mode.
+        leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> with torch.no_grad():
+    ...     model[0].weight[:6] = 0
+    ...     model[0].bias[:6] = 0
+    >>> compact(model, torch.zeros(1, 4))
+    Sequential(
+      (0): Linear(in_features=4, out_features=2, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=2, out_features=2, bias=True)
+    )
+    """
+    model = unwrap(model)
+    network = Network(model, example_input, leaves)
+    options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
+    two_ways = network.follows_training is None and not for_inference
+
+    def fits(small: nn.Module) -> bool:
+        if not _agree(model, small, network.inputs):
+            return False
+        if not two_ways:
+            return True
+        # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
+        return _agree(copy.deepcopy(model), copy.deepcopy(small), network.inputs, training=True)
+
+    small, surgery = None, Surgery(Analysis(network, **options))
+    if not surgery.needs_new_forward or network.follows_training is not None:
+        small = surgery.finish()
+    if small is None or not fits(small):
+        # The user's forward does more than the graph shows: only cut what it can run as it stands.
+        surgery = Surgery(Analysis(network, **options, keep_forward=True))
+        small = surgery.finish()
+        if not fits(small):
+            warnings.warn("compact() cannot keep this network's outputs, and returns it whole", stacklevel=2)
+            surgery = Surgery(Analysis(network, whole=True))
+            small = surgery.finish()
+    set_plans(small, [*plans_of(model), surgery.plan()] if surgery.cuts else plans_of(model))
+    if optimizer is None:
+        return small
+    return small, carried(optimizer, small, surgery)
+
+
+def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:
+    """Cut a network as another of the same architecture was cut; the weights are whatever they are."""
+    device = next(iter(model.parameters()), torch.empty(0)).device
+    inputs = tuple(
+        torch.zeros(each["shape"], dtype=getattr(torch, each["dtype"]), device=device) for each in plan.inputs
+    )
+    network = Network(model, inputs, leaves)
+    analysis = Analysis(network, keep_forward=plan.keep_forward, couple=plan.couple, whole=True)
+    flows = {node.name: flow for node, flow in analysis.flows.items()}
+    for name, kept in plan.kept.items():
+        flow = flows.get(name)
+        if flow is None or not kept or not 0 <= min(kept) <= max(kept) < flow.width:
+            raise ValueError(f"the plan is for another architecture: {name!r} has no such channels here")
+        flow.needed = torch.zeros_like(flow.needed).index_fill(0, torch.tensor(kept), True)
+        flow.constant = torch.zeros_like(flow.constant)
+        for channel, value in plan.constants.get(name, {}).items():
+            flow.constant[int(channel)] = value
+    small = Surgery(analysis, biases=plan.biases).finish()
+    set_plans(small, [*plans_of(model), plan])
+    return small
+
+
+@torch.no_grad()
+def _agree(model: nn.Module, small: nn.Module, inputs: tuple[Any, ...], training: bool = False) -> bool:
+    """Whether two modules give the same on the example."""
+    outputs = []
+    for module in (model, small):
+        try:
+            with in_mode(module, training), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                outputs.append(pytree.tree_leaves(module(*inputs)))
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+            return False
+    for mine, theirs in zip(*outputs, strict=True):
+        if isinstance(mine, Tensor):
+            if mine.shape != theirs.shape:
+                return False
+            near = 100 * torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0
+            scale = float(mine.nan_to_num(0.0, 0.0, 0.0).abs().max()) if mine.numel() else 0.0
+            if not torch.allclose(
+                mine, theirs, rtol=near**0.5, atol=near**0.5 * max(scale, 1e-30), equal_nan=True
+            ):
+                return False
+    return True

@@ -1,0 +1,60 @@
+"""An optimizer that goes on with a smaller network, its state cut as the parameters were."""
+
+import copy
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from fadeout.compaction.cut import Surgery, on_device
+
+
+def carried(optimizer: Optimizer, small: nn.Module, surgery: Surgery) -> Optimizer:
+    """The same optimizer for the smaller module, its state cut as the parameters are.
+
+    Args:
+        optimizer: of the network before; it is left as it was.
+        small: what the surgery made.
+        surgery: knows what was cut.
+    """
+    if isinstance(optimizer, LBFGS):
+        raise ValueError("LBFGS keeps its state for all parameters at once: it cannot be carried over")
+    names = {id(parameter): name for name, parameter in surgery.analysis.network.model.named_parameters()}
+    new = dict(small.named_parameters())
+
+    def successor(parameter: Tensor) -> nn.Parameter | None:
+        if id(parameter) not in names:
+            raise ValueError("the optimizer holds parameters that the model does not have")
+        return new.get(surgery.name_now(names[id(parameter)]))
+
+    groups, pairs = [], []
+    for group in optimizer.param_groups:
+        here = [(p, successor(p)) for p in group["params"]]
+        pairs += [(p, q) for p, q in here if q is not None]
+        groups.append({**group, "params": [q for _, q in here if q is not None]})
+    # biases that came into being when constants were folded go with the others, in the first group
+    born = new.keys() - {surgery.name_now(name) for name in names.values()}
+    groups[0]["params"] += [q for name, q in new.items() if name in born]
+    accepted = inspect.signature(type(optimizer).__init__).parameters
+    new_one = type(optimizer)(groups, **{k: v for k, v in optimizer.defaults.items() if k in accepted})
+    for old, parameter in pairs:
+        if old in optimizer.state:
+            index = surgery.cuts.get(names[id(old)])
+            new_one.state[parameter] = {
+                key: _cut_state(value, old, index) for key, value in optimizer.state[old].items()
+            }
+    return new_one
+
+
+def _cut_state(value: Any, parameter: Tensor, index: tuple | None) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    if index is None or value.dim() == 0:
+        return value.clone()
+    if value.shape != parameter.shape:
+        raise ValueError(
+            f"the optimizer keeps a state of shape {tuple(value.shape)} for a parameter of shape "
+            f"{tuple(parameter.shape)}: it cannot be cut; build a new optimizer for the smaller network"
+        )
+    return value[on_device(index, value)].clone()

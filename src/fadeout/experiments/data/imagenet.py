@@ -1,0 +1,43 @@
+"""ImageNet (ILSVRC2012): 1.3 million photographs in a folder for each class, read while they are needed."""
+
+import os
+
+from fadeout.experiments.data.download import obtain
+from fadeout.experiments.data.folder import PictureFolder, read_folder
+from fadeout.experiments.data.source import Source
+
+IMAGENET = Source(
+    name="imagenet",
+    folder="imagenet",
+    files={"train": "", "val": ""},
+    note="it needs an account at https://image-net.org/download-images; unpack the training and validation "
+    "pictures of ILSVRC2012 into a folder for each class (train/n01440764/*.JPEG, val/n01440764/*.JPEG)",
+)
+IMAGENET_SAMPLE = Source(
+    name="imagenet_sample",
+    folder="imagenet-sample",
+    files={"train": "", "val": ""},
+    note="part of ImageNet in the layout of the whole, for trials; nobody publishes it",
+)
+
+
+def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> PictureFolder:
+    """ImageNet: random resized crops and mirroring for training, the centre for the test.
+
+    Labels are the numbers of the classes in the sorted list of the training part's folders.
+
+    Args:
+        directory: where ``imagenet`` lies; see :func:`fadeout.experiments.data.directories.places`.
+        size: of the pictures that a network gets, in pixels.
+    """
+    return read_folder(obtain(IMAGENET, directory), size)
+
+
+def imagenet_sample(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> PictureFolder:
+    """A part of ImageNet that somebody has placed in ``imagenet-sample``, for trials.
+
+    Args:
+        directory: where the folder lies; see :func:`fadeout.experiments.data.directories.places`.
+        size: of the pictures that a network gets, in pixels.
+    """
+    return read_folder(obtain(IMAGENET_SAMPLE, directory), size)

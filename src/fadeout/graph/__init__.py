@@ -1,0 +1,1 @@
+"""How channels flow through a traced network."""

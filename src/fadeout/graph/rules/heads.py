@@ -1,0 +1,158 @@
+"""Rules for attention, as a function and as ``nn.MultiheadAttention``: whole heads go."""
+
+import math
+from operator import getitem
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from fadeout.graph.heads import Heads, projections
+from fadeout.graph.rules.base import Link, Rule, alike, argument, source
+
+if TYPE_CHECKING:
+    from fadeout.compaction.cut import Surgery
+    from fadeout.graph.analysis import Analysis, Network
+
+
+class Attention(Rule):
+    """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go."""
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        query, key, value = (a.flows.get(one) for one in inputs_of(node))
+        heads = len(a.shape(node)) - 3
+        if not (query and key and value) or any(f.axis != heads for f in (query, key, value)):
+            return
+        if query.width == key.width == value.width == a.shape(node)[heads]:
+            a.follow(node, heads, torch.where(value.constant == 0, 0.0, math.nan))
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        if node not in a.flows:
+            return super().needs(node, a)
+        for one in inputs_of(node):
+            a.tie(one, node)
+        mask = argument(node, 3, "attn_mask")
+        if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
+            a.need_all(node)
+        return None
+
+    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+        return [alike(one, node, a) for one in inputs_of(node)]
+
+
+class HeadedAttention(Rule):
+    """A head goes if its values are zero, or if its columns of the last projection are.
+
+    Inputs that no head reads go too. What is followed at the node of the module are its heads; the channels
+    of the output are those of :class:`AttentionOutput`. Since ``nn.MultiheadAttention`` insists on equal
+    widths, what is left of it is a :class:`fadeout.graph.heads.Heads`.
+
+    All heads stay where a mask is given for each of them. The module stays whole where the weights of
+    attention are used, since they are the mean over all heads, where it is called twice, where it has hooks,
+    and inside ``nn.TransformerEncoderLayer`` and its like, which the tracing does not look into.
+    """
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        module: Any = a.network.module(node)
+        reads, value = _reads(node, a)[2], a.flows.get(inputs_of(node)[2])
+        inputs = torch.ones(reads.shape[1]).bool() if value is None else value.constant != 0
+        speaks = (reads & inputs).any(1)
+        width = len(speaks) * module.head_dim
+        for bias in (module.in_proj_bias, module.bias_v):
+            if bias is not None:  # that of the values comes last
+                speaks = speaks | bias.detach().cpu().flatten()[-width:].view(len(speaks), -1).any(1)
+        a.follow(node, 0, torch.where(speaks, math.nan, 0.0))
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        inputs, heads = inputs_of(node), a.flows[node].needed
+        for one in node.all_input_nodes:
+            if one not in inputs:
+                a.need_all(one)
+        mask = argument(node, 5, "attn_mask")
+        if isinstance(mask, fx.Node) and len(a.shape(mask)) > 2:
+            a.need_all(node)
+        for one, reads in zip(inputs, _reads(node, a), strict=True):
+            flow = a.flows.get(one)
+            if flow is None or flow.axis != len(a.shape(one)) - 1:
+                a.need_all(one)
+            else:
+                a.grow(one, (reads & heads[:, None]).any(0) & (flow.constant != 0))
+        if a.network.module(node).in_proj_weight is not None:  # one matrix: all three lose the same columns
+            a.tie(inputs[0], inputs[1])
+            a.tie(inputs[1], inputs[2])
+
+    def cut(self, node: fx.Node, s: "Surgery") -> None:
+        output = output_of(node, s.analysis.network)
+        outputs, heads = None if output is None else s.kept(output), s.kept(node)
+        columns = [s.kept(one) for one in inputs_of(node)]
+        if heads is None and outputs is None and all(kept is None for kept in columns):
+            return
+        module = s.module(node)
+        width, size = module.out_proj.in_features, module.head_dim
+        heads = torch.arange(width // size) if heads is None else heads
+        rows = (heads[:, None] * size + torch.arange(size)).view(-1)
+        three = torch.cat([rows, rows + width, rows + 2 * width])
+        s.slice(node, "in_proj_weight", _grid(three, columns[0]))
+        for letter, kept in zip("qkv", columns, strict=True):
+            s.slice(node, f"{letter}_proj_weight", _grid(rows, kept))
+        s.slice(node, "in_proj_bias", (three,))
+        s.slice(node, "bias_k", (..., rows))
+        s.slice(node, "bias_v", (..., rows))
+        outputs = torch.arange(module.out_proj.out_features) if outputs is None else outputs
+        s.slice(node, "out_proj.weight", _grid(outputs, rows))
+        s.slice(node, "out_proj.bias", (outputs,))
+        s.replace(node, Heads(module))
+
+
+class AttentionOutput(Rule):
+    """What comes out of the last projection: ``attention(...)[0]``."""
+
+    def constants(self, node: fx.Node, a: "Analysis") -> None:
+        lives = (self._reads(node, a) & (a.flows[source(node)].constant != 0)).any(1)
+        bias: Any = a.network.module(source(node)).out_proj.bias  # pyright: ignore
+        constant = torch.zeros(len(lives)) if bias is None else bias.detach().cpu()
+        a.follow(node, len(a.shape(node)) - 1, torch.where(lives, math.nan, constant.double()))
+
+    def needs(self, node: fx.Node, a: "Analysis") -> None:
+        flow, reads = a.flows.get(node), self._reads(node, a)
+        needed = reads.any(0) if flow is None else (reads & flow.needed[:, None]).any(0)
+        a.grow(source(node), needed & (a.flows[source(node)].constant != 0))
+
+    def _reads(self, node: fx.Node, a: "Analysis") -> Tensor:
+        """Which output reads which head."""
+        module: Any = a.network.module(source(node))
+        return a.once((node, "reads"), lambda: _by_heads(module.out_proj.weight.T, module, a).T)
+
+
+def output_of(node: fx.Node, network: "Network") -> fx.Node | None:
+    """The output of an attention; None where the module must stay as it is."""
+    module = network.module(node)
+    if len(network.sites(node)) > 1 or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if any(user.target is not getitem for user in node.users):
+        return None
+    outputs = [user for user in node.users if user.args[1] == 0]
+    others = [user for user in node.users if user.args[1] != 0 and user.users]
+    silent = argument(node, 4, "need_weights", True) is False  # then the other is always None
+    return outputs[0] if len(outputs) == 1 and (silent or not others) else None
+
+
+def inputs_of(node: fx.Node) -> list[fx.Node]:
+    """Query, key and value."""
+    return [argument(node, place, name) for place, name in enumerate(("query", "key", "value"))]
+
+
+def _reads(node: fx.Node, a: "Analysis") -> list[Tensor]:
+    """For queries, keys and values, which head reads which input."""
+    module: Any = a.network.module(node)
+    return a.once((node, "reads"), lambda: [_by_heads(one, module, a) for one in projections(module)])
+
+
+def _by_heads(weight: Tensor, module: Any, a: "Analysis") -> Tensor:
+    """Of a matrix with a row for each dimension of each head, where a head has anything but zeros."""
+    there = weight.detach().cpu() != 0 if a.dead is None else torch.ones(weight.shape, dtype=torch.bool)
+    return there.unflatten(0, (-1, module.head_dim)).any(1)
+
+
+def _grid(rows: Tensor, columns: Tensor | None) -> tuple:
+    return (rows,) if columns is None else (rows[:, None], columns[None])

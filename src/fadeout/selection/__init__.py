@@ -1,0 +1,1 @@
+"""The k lowest of many numbers; knows tensors only."""

@@ -1,0 +1,1 @@
+"""What is pruned as one unit, and which units are lowest."""

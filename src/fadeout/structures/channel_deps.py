@@ -1,0 +1,208 @@
+"""Which channels a value keeps, as a function of those that are alive in the layers: found once, then quick.
+
+In nearly every network a channel of a value is kept if it is alive in any of a few layers: in the batch-norm
+that it came from, in those that read it (of a residual sum, of concatenated maps), or else always. Rules say
+which channels of different values belong together, :meth:`.Rule.links`; analyses of a few
+choices show which of the layers among them matter for which value. If they are all explained by that, the
+numbers of channels for any choice are a few lookups.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import fx
+
+from fadeout.graph.analysis import Analysis
+
+Alive = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Label:
+    """For each channel of a value the atoms (channels of layers) of which one must be alive.
+
+    Atoms are counted through all layers; the last one, behind all of them, is always alive.
+    """
+
+    atoms: np.ndarray
+    starts: np.ndarray
+    """Where the atoms of each channel begin."""
+
+    def kept(self, alive: np.ndarray) -> np.ndarray:
+        """Which channels are kept, for each row of a table of what is alive."""
+        return np.logical_or.reduceat(alive[:, self.atoms], self.starts, axis=1)
+
+    def groups(self, owner: np.ndarray) -> dict[tuple[int, ...], list[int]]:
+        """The channels that depend on the same layers."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for channel, atoms in enumerate(np.split(self.atoms, self.starts[1:])):
+            found.setdefault(tuple(np.unique(owner[atoms]).tolist()), []).append(channel)
+        return found
+
+
+class Labels:
+    """The numbers of channels that values keep.
+
+    Args:
+        of: what the channels of each value depend on.
+        widths: the number of channels of each layer that may lose some, by module name.
+    """
+
+    def __init__(self, of: Mapping[fx.Node, Label], widths: Mapping[str, int]):
+        self._widths = widths
+        self._labels = list({id(label): label for label in of.values()}.values())
+        number = {id(label): i for i, label in enumerate(self._labels)}
+        self._nodes = {node: number[id(label)] for node, label in of.items()}
+        self._atoms = np.concatenate([label.atoms for label in self._labels])
+        ends = np.cumsum([len(label.atoms) for label in self._labels])
+        self._starts = np.concatenate(
+            [label.starts + end - len(label.atoms) for label, end in zip(self._labels, ends, strict=True)]
+        )
+        self._firsts = np.cumsum([0, *(len(label.starts) for label in self._labels[:-1])])
+
+    def counts(self, alive: Alive) -> dict[fx.Node, int]:
+        """How many channels each value keeps; no value loses all of them."""
+        atoms = np.concatenate([*(alive[name] for name in self._widths), [True]])
+        kept = np.logical_or.reduceat(atoms[self._atoms], self._starts)
+        numbers = np.maximum(np.add.reduceat(kept, self._firsts, dtype=np.int64), 1).tolist()
+        return {node: numbers[label] for node, label in self._nodes.items()}
+
+    def most(self, least: Mapping[str, int]) -> dict[fx.Node, int]:
+        """How many channels each value keeps at most, if so many of each layer are alive."""
+        owner = np.repeat(np.arange(len(self._widths) + 1), [*self._widths.values(), 1])
+        each = [*least.values()]
+        numbers = []
+        for label in self._labels:
+            number, pieces = 0, np.split(label.atoms, label.starts[1:])
+            for layers, channels in label.groups(owner).items():
+                if layers == (len(each),):  # always
+                    number += len(channels)
+                    continue
+                atoms = np.concatenate([pieces[one] for one in channels])
+                spread = int(np.unique(atoms, return_counts=True)[1].max())  # channels for one of the layer
+                number += min(sum(each[layer] for layer in layers) * spread, len(channels))
+            numbers.append(max(number, 1))
+        return {node: numbers[label] for node, label in self._nodes.items()}
+
+
+def find_labels(
+    nodes: Iterable[fx.Node], widths: Mapping[str, int], analyse: Callable[[Alive], Analysis]
+) -> Labels | None:
+    """What the channels of these values depend on; None where it is more than labels can say.
+
+    Args:
+        nodes: of the values.
+        widths: the number of channels of each layer that may lose some, by module name.
+        analyse: analyses the network with these channels alive.
+    """
+    whole = analyse({name: np.ones(width, bool) for name, width in widths.items()})
+    together = _together(whole)
+    layers = {str(node.target): together[node] for node in whole.flows if node.op == "call_module"}
+    atoms = np.concatenate([layers[name] for name in widths])
+    probes = _probes(widths, layers)
+    alive = np.stack([np.concatenate([*probe.values(), [True]]) for probe in probes])
+    flows = [analyse(probe).flows for probe in probes]
+    owner = np.repeat(np.arange(len(widths)), list(widths.values()))
+    found: dict[fx.Node, Label] = {}
+    known: dict[tuple[bytes, bytes], Label] = {}  # values of the same channels that keep the same of them
+    for node in nodes:
+        kept = np.stack([flow[node].needed.numpy() for flow in flows])
+        key = together[node].tobytes(), kept.tobytes()
+        label = known.get(key) or _label(kept, together[node], atoms, owner, alive)
+        if label is None:
+            return None
+        found[node] = known[key] = label
+    return Labels(found, widths)
+
+
+def _together(whole: Analysis) -> dict[fx.Node, np.ndarray]:
+    """For each channel of each value a number: equal for those that belong together."""
+    sizes = [flow.width for flow in whole.flows.values()]
+    first = dict(zip(whole.flows, np.cumsum([0, *sizes]).tolist(), strict=False))
+    one, other = [np.zeros(0, int)], [np.zeros(0, int)]
+    for node in whole.flows:
+        for before, inputs, outputs in whole.rules[node].links(node, whole):
+            if before in first:
+                one.append(first[before] + inputs)
+                other.append(first[node] + outputs)
+    left, right = np.concatenate(one), np.concatenate(other)
+    number = np.arange(sum(sizes))
+    while True:  # the smallest number spreads along the links, and jumps ahead
+        new, smaller = number.copy(), np.minimum(number[left], number[right])
+        np.minimum.at(new, left, smaller)
+        np.minimum.at(new, right, smaller)
+        new = new[new]
+        if np.array_equal(new, number):
+            return {
+                node: number[first[node] : first[node] + flow.width] for node, flow in whole.flows.items()
+            }
+        number = new
+
+
+def _probes(widths: Mapping[str, int], together: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Choices that tell the layers apart, none of which leaves a layer without any channel.
+
+    Random ones; and such that each layer is once the only one to be alive in a channel.
+    """
+    random, probes = np.random.default_rng(0), []
+    for density in (0.5, 0.5, 0.5, 0.5, 0.9, 0.3, 0.1, 0.1):
+        probes.append({name: random.random(width) < density for name, width in widths.items()})
+        for mask in probes[-1].values():
+            mask[random.integers(len(mask))] = True
+    waiting, number = list(widths), 0
+    while number < 3 or (waiting and number < 3 + len(widths)):
+        refuge = {name: number % width for name, width in widths.items()}  # where all others are alive
+        probes.append({name: np.arange(width) == refuge[name] for name, width in widths.items()})
+        used = {int(together[name][place]) for name, place in refuge.items()}
+        still = []
+        for name in waiting:
+            free = [place for place, one in enumerate(together[name].tolist()) if one not in used]
+            if free:
+                probes[-1][name][free[0]] = True
+                used.add(int(together[name][free[0]]))
+            else:
+                still.append(name)
+        waiting, number = still, number + 1
+    return probes
+
+
+def _label(
+    kept: np.ndarray, channels: np.ndarray, atoms: np.ndarray, owner: np.ndarray, alive: np.ndarray
+) -> Label | None:
+    """What the channels of a value depend on, if that explains what it keeps in all probes.
+
+    Args:
+        kept: (probes, channels) what the value keeps.
+        channels: for each channel the number of those that it belongs together with.
+        atoms: the same for each channel of the layers.
+        owner: the layer of each atom.
+        alive: (probes, atoms and one more) what is alive.
+    """
+    order = atoms.argsort(kind="stable")
+    begin, end = (np.searchsorted(atoms[order], channels, side) for side in ("left", "right"))
+    candidates = [order[a:b] for a, b in zip(begin, end, strict=True)]
+    channel = np.repeat(np.arange(len(channels)), end - begin)
+    atom = np.concatenate([*candidates, np.zeros(0, int)])
+    silent = alive[:, atom] & ~kept[:, channel]  # alive there, and yet not kept here
+    stays = ~np.isin(owner[atom], owner[atom[silent.any(0)]])
+    label = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
+    more = kept & ~label.kept(alive)  # kept although all that it might depend on is dead
+    if more.any():
+        # Then it is always kept, and so are those that would depend on the same layers.
+        for group in label.groups(np.append(owner, -1)).values():
+            if more[:, group].any() and kept[:, group].all():
+                stays &= ~np.isin(channel, group)
+        label = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
+    explained = label.kept(alive)
+    explained[~explained.any(1), 0] = True  # no value loses all its channels
+    return label if np.array_equal(explained, kept) else None
+
+
+def _by_channel(channel: np.ndarray, atom: np.ndarray, channels: int, always: int) -> Label:
+    """The label for pairs of a channel and an atom; channels without any are always kept."""
+    others = np.setdiff1d(np.arange(channels), channel)
+    channel = np.concatenate([channel, others])
+    atom = np.concatenate([atom, np.full(len(others), always)])
+    order = channel.argsort(kind="stable")
+    return Label(atom[order], np.searchsorted(channel[order], np.arange(channels)))

@@ -1,0 +1,303 @@
+"""Channels: structured pruning, its target counted in what is really gone."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.optim import Optimizer
+
+from fadeout._checks import one_of
+from fadeout.graph.analysis import Analysis, Network
+from fadeout.graph.gather import Place
+from fadeout.graph.rules.base import source
+from fadeout.graph.rules.layers import BatchNorm, GroupNorm, TransposedConvolution, Weighted
+from fadeout.graph.rules.pointwise import Arithmetic
+from fadeout.selection.search import lowest
+from fadeout.structures.channel_cost import Of, Tally
+from fadeout.torch_bridge.meta_copy import outline
+from fadeout.torch_bridge.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
+from fadeout.torch_bridge.sharding import Layout, is_split, local, region_of
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The channels of one layer, and what belongs to each of them."""
+
+    name: str
+    """The module whose output the channels are: a batch-norm, or a layer that none follows."""
+    width: int
+    fading: tuple[str, ...]
+    """Parameters whose slices along the first dimension fade with their channel."""
+    scored: tuple[str, ...]
+    """Parameters whose slices make the score of their channel."""
+
+
+class Channels:
+    """Whole channels fade, and are removed physically by :func:`fadeout.compact`: structured pruning.
+
+    The channels of every batch-norm whose producer and consumers are known can go. They are ranked by
+    ``|scale|``, and at each step the lowest of the whole network are targeted, as many as it takes to remove
+    the fraction ``sparsity`` of the network's *parameters*: a channel takes its filter and its slice of every
+    consumer with it. The least number of channels is taken that reaches the target, so that the network never
+    keeps more than asked for, and removes less than one channel too much.
+
+    Args:
+        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        by: ``"scale"`` ranks by the batch-norm's scale (the paper's criterion, after Liu et al.); ``"norm"``
+            by the norm of the filter with its batch-norm slice, which also makes candidates of layers
+            without batch-norm, linear layers included.
+        of: ``"parameters"``, or ``"operations"`` for a target in multiply-accumulates.
+        filters: the filters of targeted channels fade too, not only scale and shift.
+        candidates: as in the paper's networks, a batch-norm that feeds an addition which another batch-norm
+            follows is left alone; ``"all"`` adds it.
+        min_channels: so many channels stay in each layer, so that none collapses.
+        couple: both sides of an addition keep the same channels; for ``compact(..., couple=True)``.
+        leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
+
+    Reference: Section 3.3 of the paper; Liu et al., "Learning Efficient Convolutional Networks through
+    Network Slimming", ICCV 2017.
+    """
+
+    gradual = False
+    """The whole target from the first step: which channels stay wants to be known early."""
+
+    def __init__(
+        self,
+        example_input: Any,
+        *,
+        by: Literal["scale", "norm"] = "scale",
+        of: Of = "parameters",
+        filters: bool = False,
+        candidates: Literal["paper", "all"] = "paper",
+        min_channels: int = 1,
+        couple: bool = False,
+        leaves: Iterable[Any] = (),
+    ):
+        one_of("by", by, ("scale", "norm"))
+        one_of("of", of, ("parameters", "operations"))
+        one_of("candidates", candidates, ("paper", "all"))
+        if min_channels < 0:
+            raise ValueError(f"min_channels is a whole number from 0 on, got {min_channels!r}")
+        self.example_input, self.by, self.filters = example_input, by, filters
+        self.of: Of = of
+        self.candidates, self.min_channels = candidates, min_channels
+        self.couple, self.leaves = couple, tuple(leaves)
+
+    def bind(
+        self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
+    ) -> "BoundChannels":
+        """Trace the network, and find the channels that can go."""
+        return BoundChannels(self, model, optimizers, prunable)
+
+
+class BoundChannels:
+    """The channels of one network."""
+
+    def __init__(
+        self,
+        structure: Channels,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer] | None,
+        prunable: Prunable,
+    ):
+        self._structure = structure
+        network = Network(*outline(unwrap(model), structure.example_input), structure.leaves)
+        everything = named(model)
+        held = None if optimizers is None else held_by(optimizers)
+        trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
+        layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
+        layers = [layer for layer in layers if trained.issuperset(layer.fading)]
+        if prunable is not has_two_dimensions:
+            chosen = _chosen(prunable, everything)
+            layers = [layer for layer in layers if layer.fading[0] in chosen]
+        removable = _removable(network, layers, structure.couple)
+        self.layers = [layer for layer in layers if layer.name in removable]
+        if not self.layers:
+            raise ValueError(
+                "no channel of this network can go: none of its batch-norms lies between layers that are "
+                "known and trained. Channels(..., by='norm') ranks layers without batch-norm, "
+                "fadeout.Elements() prunes single weights"
+            )
+        self.parameters = {n: everything[n] for layer in self.layers for n in (*layer.scored, *layer.fading)}
+        self.layout = Layout(self.parameters, group_of(model), alone=optimizers is None)
+        self._tally = Tally(
+            network,
+            {layer.name: layer.width for layer in self.layers},
+            of=structure.of,
+            couple=structure.couple,
+        )
+        self._last = 0  # how many channels the last selection took: the next takes nearly as many
+
+    def check(self, sparsity: float) -> None:
+        """Raise where the target is out of reach."""
+        most = 1 - self._tally.at_most_left(self._structure.min_channels) / self._tally.total
+        if sparsity > most:
+            raise ValueError(
+                f"sparsity={sparsity:g} of the {self._structure.of} cannot be reached by removing channels: "
+                f"with min_channels={self._structure.min_channels} at most "
+                f"{math.floor(most * 1e4) / 1e4:g} can go"
+            )
+
+    def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
+        """Mark scale and shift of the channels that a removal at this sparsity would take."""
+        sizes = self._sizes(scores)
+        ranked = [_together([sizes[name] for name in layer.scored]) for layer in self.layers]
+        free = np.concatenate([self._free(score) for score in ranked])
+        together = np.concatenate(ranked)
+        order = together.argsort(kind="stable")
+        order = order[free[order]]
+        ends = np.cumsum([layer.width for layer in self.layers])[:-1]
+
+        def alive(count: int) -> dict[str, np.ndarray]:
+            stays = np.ones(len(together), bool)
+            stays[order[:count]] = False
+            return {layer.name: mask for layer, mask in zip(self.layers, np.split(stays, ends), strict=True)}
+
+        wanted = sparsity * self._tally.total
+        self._last = _first(
+            lambda count: self._tally.total - self._tally.left(alive(count)) >= wanted, len(order), self._last
+        )
+        held = int(np.isneginf(together[order]).sum())  # such as a pruner keeps down are taken in any case
+        chosen = alive(max(self._last, held))
+        return {
+            name: self._spread(~torch.from_numpy(chosen[layer.name]), name)
+            for layer in self.layers
+            for name in layer.fading
+        }
+
+    def _sizes(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """For each scored parameter one number for each channel: its score, or the norm of its scores.
+
+        Where a parameter is sharded, these vectors are put together, in one sum over all processes.
+        """
+        names = [name for layer in self.layers for name in layer.scored]
+        sizes = {name: _by_channel(scores[name]) for name in names}
+        if not self.layout.sharded:
+            return sizes
+        regions = {name: region_of(self.parameters[name]) for name in names}
+        split = {name: is_split(self.parameters[name]) for name in names}
+        parts = []
+        for name, region in regions.items():
+            part = torch.zeros(region.whole[0], dtype=torch.float64)
+            if self.layout.owns(name):
+                part[region.slices[0]] = (_squares(sizes[name]) if split[name] else sizes[name]).cpu()
+            parts.append(part)
+        sums = self.layout.add(torch.cat(parts)).split([len(part) for part in parts])
+        return {n: _roots(own) if split[n] else own for n, own in zip(names, sums, strict=True)}
+
+    def _spread(self, dead: Tensor, name: str) -> Tensor:
+        """The mask of this process's block of a parameter."""
+        block = local(self.parameters[name])
+        rows = dead[region_of(self.parameters[name]).slices[0]]
+        return rows.to(block.device).view(-1, *[1] * (block.dim() - 1)).expand_as(block)
+
+    def _free(self, scores: np.ndarray) -> np.ndarray:
+        """All but the highest ``min_channels`` of a layer, which must stay."""
+        stay = lowest([torch.from_numpy(scores)], max(len(scores) - self._structure.min_channels, 0))
+        return stay[0].numpy()
+
+    def _layer(self, node: fx.Node, network: Network) -> Layer | None:
+        """The layer whose channels come out of this node, if they may be pruned."""
+        rule, by_norm = network.rules[node], self._structure.by == "norm"
+        if node.op != "call_module" or len(network.sites(node)) > 1:
+            return None
+        module, name = network.module(node), str(node.target)
+        if isinstance(rule, BatchNorm) and not isinstance(rule, GroupNorm) and module.weight is not None:
+            if self._structure.candidates == "paper" and _feeds_a_normed_addition(node, network):
+                return None
+            own, filters = (f"{name}.weight", f"{name}.bias"), _filters(source(node), network)
+            fading = (*own, *filters) if self._structure.filters else own
+            return Layer(name, module.num_features, fading, (*own, *filters) if by_norm else own[:1])  # pyright: ignore
+        if by_norm and not any(isinstance(network.rules[user], BatchNorm) for user in node.users):
+            filters = _filters(node, network)
+            width = len(network.model.get_parameter(filters[0])) if filters else 0
+            return Layer(name, width, filters, filters) if filters else None
+        return None
+
+
+def _filters(node: fx.Node, network: Network) -> tuple[str, ...]:
+    """The parameters of a convolution or linear layer, by the channels of its output; none if transposed."""
+    rule = network.rules[node]
+    if not isinstance(rule, Weighted) or len(network.sites(node)) > 1 or len(node.users) > 1:
+        return ()
+    module: Any = network.module(node)
+    if isinstance(rule, TransposedConvolution):  # stored by its inputs
+        return ()
+    return (
+        (f"{node.target}.weight",)
+        if module.bias is None
+        else (f"{node.target}.weight", f"{node.target}.bias")
+    )
+
+
+def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
+    """Whether a batch-norm's output goes into an addition whose result another batch-norm takes."""
+    for user in node.users:
+        rule = network.rules[user]
+        if isinstance(rule, Arithmetic) and any(
+            isinstance(network.rules[next_], BatchNorm) for next_ in user.users
+        ):
+            return True
+        nothing = user.op == "call_module" and isinstance(
+            network.module(user), nn.Identity | nn.Dropout | Place
+        )
+        if nothing and _feeds_a_normed_addition(user, network):
+            return True
+    return False
+
+
+def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[str]:
+    """The layers that really lose a channel when it is dead."""
+    dead = {layer.name: torch.arange(layer.width) % 2 == 1 for layer in layers}
+    flows = Analysis(network, dead=dead, couple=couple).flows
+    nodes = {str(node.target): node for node in flows if node.op == "call_module"}
+    return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
+
+
+def _chosen(prunable: Prunable, everything: Mapping[str, nn.Parameter]) -> set[str]:
+    if callable(prunable):
+        return {name for name, parameter in everything.items() if prunable(name, parameter)}
+    return {prunable} if isinstance(prunable, str) else set(prunable)
+
+
+def _first(reached: Any, count: int, guess: int) -> int:
+    """The smallest number from 0 to ``count`` for which a monotone condition holds, sought from a guess."""
+    low, high, step = -1, count, 1  # the condition fails at low (or low is -1) and holds at high
+    guess = min(max(guess, 0), count)
+    while low + 1 < high:
+        if reached(guess):
+            high, guess = guess, guess - step
+        else:
+            low, guess = guess, guess + step
+        step *= 2
+        if not low < guess < high:
+            guess = (low + high) // 2
+    return high
+
+
+def _by_channel(score: Tensor) -> Tensor:
+    """The scores of single channels, or the norms of their rows; minus infinity stays what it is."""
+    if score.dim() == 1:
+        return score.double()
+    rows = score.double().reshape(len(score), -1) if len(score) else score.double().new_zeros(0, 1)
+    return rows.norm(dim=1).masked_fill(rows.isneginf().any(1), -math.inf)
+
+
+def _squares(sizes: Tensor) -> Tensor:
+    return sizes.square().masked_fill(sizes.isneginf(), -math.inf)
+
+
+def _roots(squares: Tensor) -> Tensor:
+    return squares.sqrt().masked_fill(squares.isneginf(), -math.inf)
+
+
+def _together(sizes: Sequence[Tensor]) -> np.ndarray:
+    """The scores of channels of which several parameters have a part."""
+    if len(sizes) == 1:
+        return sizes[0].cpu().numpy()
+    rows = torch.stack(list(sizes))
+    return rows.norm(dim=0).masked_fill(rows.isneginf().any(0), -math.inf).cpu().numpy()

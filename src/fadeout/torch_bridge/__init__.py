@@ -1,0 +1,1 @@
+"""All that changes when PyTorch changes: step hooks, parameters, shards, modes."""

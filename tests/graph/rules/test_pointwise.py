@@ -1,0 +1,199 @@
+"""Activations, pooling, padding, arithmetic: what goes and what stays, worked out by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import ALL, FEATURES, Net, check, conv, kill, places
+from torch import Tensor, nn
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        *(nn.ReLU(), nn.LeakyReLU(), nn.ELU(), nn.GELU(), nn.Softplus(), nn.Hardsigmoid(), nn.LogSigmoid()),
+        *(torch.tanh, torch.exp, F.silu, torch.square, abs, Tensor.sigmoid),
+    ],
+    ids=lambda one: getattr(one, "__name__", type(one).__name__),
+)
+def test_activations(activation):
+    step = activation if isinstance(activation, nn.Module) else Net(lambda m, x: _called(activation, x))
+    model = nn.Sequential(nn.Linear(3, 4), step, nn.Linear(4, 2))
+    kill(model[0], channels=[0, 3])
+    small = check(model, {"0": [1, 2], "2": (ALL, [1, 2])}, FEATURES)
+    at_zero = step(torch.zeros(1).double())
+    torch.testing.assert_close(small[2].bias, model[2].bias + at_zero * model[2].weight[:, [0, 3]].sum(1))
+
+
+def _called(function: Any, x: Tensor) -> Tensor:
+    return x.sigmoid() if function is Tensor.sigmoid else function(x)
+
+
+def test_slopes_of_their_own_go_with_their_channels():
+    model = nn.Sequential(conv(3, 4), nn.PReLU(4), conv(4, 2), nn.PReLU(), conv(2, 2))
+    kill(model[0], channels=[1])
+    check(model, {"0": [0, 2, 3], "1": [0, 2, 3], "2": (ALL, [0, 2, 3])})
+
+
+def test_slopes_that_are_used_twice_keep_what_either_use_needs():
+    slopes = nn.PReLU(4)
+    model = nn.Sequential(conv(3, 4), slopes, conv(4, 4), slopes, conv(4, 2))
+    kill(model[0], channels=[1, 2])
+    kill(model[2], channels=[2, 3])
+    check(model, {"0": [0, 1, 3], "1": [0, 1, 3], "2": ([0, 1, 3], [0, 1, 3]), "4": (ALL, [0, 1, 3])})
+
+
+def test_arithmetic_with_numbers():
+    model = Net(lambda m, x: m.b(1 - m.a(x) * 2), a=nn.Linear(3, 4), b=nn.Linear(4, 2))
+    kill(model.a, channels=[1])
+    small = check(model, {"a": [0, 2, 3], "b": (ALL, [0, 2, 3])}, FEATURES)
+    torch.testing.assert_close(small.b.bias, model.b.bias + model.b.weight[:, 1])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.softmax(x, 1),
+        lambda x: x - x.mean(1, keepdim=True),
+        lambda x: x.cumsum(1),
+        lambda x: x.flip(1),
+    ],
+    ids=["softmax", "mean", "cumsum", "flip"],
+)
+def test_what_mixes_channels_keeps_all(function):
+    model = Net(lambda m, x: m.b(function(m.a(x))), a=conv(3, 4), b=conv(4, 2))
+    kill(model.a, channels=[0, 1])
+    check(model, {})
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(nn.MaxPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(2), nn.AdaptiveMaxPool2d(2)),
+        *(
+            nn.Upsample(scale_factor=2),
+            nn.Upsample(scale_factor=2, mode="bilinear"),
+            nn.Dropout(),
+            nn.Identity(),
+        ),
+        *(nn.ReplicationPad2d(1), nn.ConstantPad2d(1, 0.5), nn.Dropout2d()),
+        *(
+            Net(lambda m, x, f=f: f(x))
+            for f in (
+                lambda x: F.interpolate(x, size=(3, 3)),
+                lambda x: F.interpolate(x, size=x.shape[2:]),
+                lambda x: F.pad(x, (1, 1, 1, 0), mode="replicate"),
+                lambda x: x[:, :, ::2, 1:],
+                lambda x: x[:, :, : x.size(2) // 2],
+                lambda x: x.mean((2, 3), keepdim=True),
+                lambda x: x.mean((-1, -2))[:, :, None, None],
+                lambda x: torch.amax(x, dim=3, keepdim=True),
+                lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2),
+                lambda x: x.flatten(2).unsqueeze(-1),
+                lambda x: x.contiguous().view(x.size(0), x.size(1), -1, 1),
+            )
+        ),
+    ],
+)
+def test_steps_that_leave_a_constant(step):
+    """A channel of one half, out of a sigmoid, passes through, and is folded."""
+    model = nn.Sequential(conv(3, 4), nn.Sigmoid(), step, conv(4, 2))
+    kill(model[0], channels=[0, 2])
+    small = check(model, {"0": [1, 3], "3": (ALL, [1, 3])})
+    torch.testing.assert_close(small[3].bias, model[3].bias + 0.5 * model[3].weight[:, [0, 2]].sum((1, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(nn.AvgPool2d(3, 2, 1), nn.ZeroPad2d(1), nn.LPPool2d(2, 2)),
+        *(
+            Net(lambda m, x, f=f: f(x))
+            for f in (lambda x: F.pad(x, (1, 1)), lambda x: x.sum(3, keepdim=True))
+        ),
+    ],
+)
+def test_steps_that_leave_zero_alone(step):
+    model = nn.Sequential(conv(3, 4), nn.Sigmoid(), step, conv(4, 2))
+    kill(model[0], channels=[0, 2])
+    check(model, {})
+    model[1] = nn.ReLU()
+    check(model, {"0": [1, 3], "3": (ALL, [1, 3])})
+
+
+def test_padding_among_the_channels_moves_them():
+    model = Net(lambda m, x: m.b(F.pad(m.a(x), (0, 0, 0, 0, 1, -1))), a=conv(3, 4), b=conv(4, 2))
+    kill(model.a, channels=[1, 3])
+    check(model, {})
+
+
+def two_sides(function: Any = lambda m, x: m.c(m.a(x) + m.b(x))) -> Net:
+    model = Net(function, a=conv(3, 4), b=conv(3, 4), c=conv(4, 2))
+    kill(model.a, channels=[0, 3])
+    kill(model.b, channels=[1, 3])
+    return model
+
+
+def test_the_sides_of_an_addition_keep_channels_of_their_own():
+    small = check(two_sides(), {"a": [1, 2], "b": [0, 2], "c": (ALL, [0, 1, 2])})
+    assert type(small) is Net  # the sides put their channels in place themselves
+    assert [place.index.tolist() for place in places(small)] == [
+        [2, 0, 1],
+        [0, 2, 1],
+    ]  # 2: a channel of zeros
+
+
+def test_a_constant_side_is_filled_in():
+    model = two_sides(lambda m, x: m.c(F.softplus(m.a(x)) - m.b(x)))
+    small = check(model, {"a": [1, 2], "b": [0, 2], "c": (ALL, [0, 1, 2])})
+    log2 = torch.tensor(2.0).double().log()
+    assert len(places(small)) == 2
+    assert places(small)[0].constant.tolist() == [log2, 0, 0]
+    torch.testing.assert_close(small.c.bias, model.c.bias + log2 * model.c.weight[:, 3, 0, 0])
+
+
+def test_coupled_sides_keep_the_same_channels():
+    small = check(two_sides(), {"a": [0, 1, 2], "b": [0, 1, 2], "c": (ALL, [0, 1, 2])}, couple=True)
+    assert not places(small)
+
+
+def test_a_coupled_norm_keeps_the_channels_of_its_input():
+    def forward(m, x):
+        x = m.a(x)
+        return m.b(m.norm(x)) + m.c(x)
+
+    model = Net(forward, a=conv(3, 4), norm=nn.BatchNorm2d(4), b=conv(4, 2), c=conv(4, 2))
+    kill(model.norm, channels=[0])
+    small = check(model, {"norm": [1, 2, 3], "b": (ALL, [1, 2, 3])})
+    assert len(places(small)) == 1
+    assert not places(check(model, {}, couple=True))
+
+
+def test_zero_times_anything_is_zero():
+    model = two_sides(lambda m, x: m.c(m.a(x) * m.b(x)))
+    check(model, {"a": [2], "b": [2], "c": (ALL, [2])})
+
+
+def test_one_number_for_all_channels():
+    model = Net(lambda m, x: m.c(m.a(x) * m.b(x)), a=conv(3, 4), b=conv(3, 1), c=conv(4, 2))
+    kill(model.a, channels=[1])
+    check(model, {"a": [0, 2, 3], "c": (ALL, [0, 2, 3])})
+
+
+@pytest.mark.parametrize("function", [lambda a, b: torch.add(a, b, alpha=2), lambda a, b: a.abs() ** b.abs()])
+def test_what_no_rule_covers_keeps_all(function):
+    check(two_sides(lambda m, x: m.c(function(m.a(x), m.b(x)))), {})
+
+
+def test_a_chain_of_additions():
+    """A stream that three layers write to keeps what any of them writes."""
+
+    def forward(m, x):
+        x = m.s(x) + m.a(x)
+        return m.c(x + m.b(F.relu(x)))
+
+    model = Net(forward, s=conv(3, 4), a=conv(3, 4), b=conv(4, 4), c=conv(4, 2))
+    kill(model.s, model.a, channels=[0, 1])
+    kill(model.b, channels=[0, 2])
+    check(model, {"s": [2, 3], "a": [2, 3], "b": ([1, 3], [2, 3]), "c": (ALL, [1, 2, 3])})

@@ -1,0 +1,55 @@
+"""Scores of the weights: dtypes, gradients, and what a criterion may not return."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fadeout import criteria
+from fadeout.methods.scores import keep_down, scores_of, widened
+
+
+def weights(dtype=torch.float32):
+    return {"a": nn.Parameter(torch.tensor([1.0, -2.0], dtype=dtype))}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_a_criterion_sees_float32_or_wider(dtype, wide):
+    assert scores_of(weights(dtype), criteria.magnitude)["a"].dtype == wide
+    assert widened(torch.ones(1, dtype=dtype)).dtype == wide
+
+
+def test_gradients_come_without_the_scale_of_the_loss():
+    parameters = weights()
+    parameters["a"].grad = torch.tensor([8.0, 4.0])
+    scales = {id(parameters["a"]): 4.0}
+    assert scores_of(parameters, criteria.taylor, scales)["a"].tolist() == [2.0, 2.0]
+    assert scores_of(parameters, criteria.taylor)["a"].tolist() == [8.0, 8.0]
+
+
+def test_a_missing_gradient_is_zero_and_a_sparse_one_is_read():
+    parameters = weights()
+    assert scores_of(parameters, criteria.gradient_magnitude)["a"].tolist() == [0.0, 0.0]
+    parameters["a"].grad = torch.sparse_coo_tensor([[1]], [-3.0], (2,), check_invariants=True)
+    assert scores_of(parameters, criteria.gradient_magnitude)["a"].tolist() == [0.0, 3.0]
+
+
+def test_scores_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"gave scores of shape \(\) for 'a', which has shape \(2,\)"):
+        scores_of(weights(), lambda weight, gradient: weight.sum())
+
+
+def test_what_is_gone_goes_first():
+    scores = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
+    kept = keep_down(scores, {"a": torch.tensor([False, True])})
+    assert (kept["a"].tolist(), kept["b"].tolist()) == ([1.0, -math.inf], [3.0])
+    assert scores["a"].tolist() == [1.0, 2.0]

@@ -1,0 +1,102 @@
+"""What the channels of values depend on, worked out by hand."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import Net, conv
+from torch import nn
+
+from fadeout.graph.analysis import Analysis, Network
+from fadeout.structures.channel_deps import find_labels
+
+PICTURE = torch.zeros(1, 3, 4, 4)
+
+
+def find(model, *layers):
+    """The labels of values, if these layers may lose channels.
+
+    Not of a concatenation: a part that nobody reads still has one channel there.
+    """
+    network = Network(model, PICTURE)
+    widths = {name: model.get_submodule(name).num_features for name in layers}
+
+    def analyse(alive):
+        return Analysis(network, dead={name: torch.from_numpy(~mask) for name, mask in alive.items()})
+
+    flows = analyse({name: np.ones(width, bool) for name, width in widths.items()}).flows
+    nodes = [node for node in flows if node.name != "cat"]
+    return find_labels(nodes, widths, analyse)
+
+
+def by_name(counts):
+    return {node.name: number for node, number in counts.items()}
+
+
+def masks(**alive):
+    return {name: np.array([c == "1" for c in mask]) for name, mask in alive.items()}
+
+
+def dense():
+    """Two layers read slices of what is concatenated, as in a dense block."""
+
+    def forward(m, x):
+        x = m.a(x)
+        x = torch.cat([x, m.b(F.relu(m.n(x)))], 1)
+        return m.c(F.relu(m.k(x)))
+
+    norms = {"n": nn.BatchNorm2d(3), "k": nn.BatchNorm2d(5)}
+    return Net(forward, a=conv(3, 3), b=conv(3, 2), c=conv(5, 2), **norms)
+
+
+def test_slices_of_a_concatenation():
+    labels = find(dense(), "n", "k")
+    found = by_name(labels.counts(masks(n="100", k="01010")))
+    assert (found["a"], found["b"]) == (2, 1)  # 0 for n, 1 for k; 0 for k, which reads it as its fourth
+    assert (found["n"], found["k"]) == (1, 2)
+    found = by_name(labels.counts(masks(n="001", k="00100")))
+    assert (found["a"], found["b"]) == (1, 1)  # nobody reads b, but no layer vanishes
+
+
+def test_at_most():
+    labels = find(dense(), "n", "k")
+    found = by_name(labels.most({"n": 1, "k": 2}))
+    assert (found["n"], found["k"]) == (1, 2)
+    assert (found["a"], found["b"]) == (3, 2)  # if they keep different ones
+
+
+def test_a_sum_keeps_what_is_alive_on_either_side():
+    def forward(m, x):
+        return m.c(F.relu(m.n(m.a(x)) + m.k(m.b(x))))
+
+    model = Net(forward, a=conv(3, 4), b=conv(3, 4), c=conv(4, 2), n=nn.BatchNorm2d(4), k=nn.BatchNorm2d(4))
+    found = by_name(find(model, "n", "k").counts(masks(n="1100", k="0110")))
+    assert (found["a"], found["b"], found["add"], found["relu"]) == (2, 2, 3, 3)
+    found = by_name(find(model, "n").counts(masks(n="1000")))
+    assert (found["a"], found["b"], found["add"]) == (1, 4, 4)  # the other side always speaks
+
+
+def test_flattened_channels_count_for_each_position():
+    model = Net(
+        lambda m, x: m.fc(F.relu(m.n(m.a(x))).flatten(1)),
+        a=conv(3, 2),
+        n=nn.BatchNorm2d(2),
+        fc=nn.Linear(32, 2),
+    )
+    assert by_name(find(model, "n").counts(masks(n="01")))["flatten"] == 16
+    assert by_name(find(model, "n").most({"n": 1}))["flatten"] == 16
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_what_labels_cannot_say(gate):
+    """A product is alive only if both of its sides are."""
+    model = Net(
+        lambda m, x: m.c(m.n(m.a(x)) * m.k(m.b(x)) if gate else m.n(m.a(x))),
+        a=conv(3, 4),
+        b=conv(3, 4),
+        c=conv(4, 2),
+        n=nn.BatchNorm2d(4),
+        k=nn.BatchNorm2d(4),
+    )
+    layers = ("n", "k") if gate else ("n",)
+    assert (find(model, *layers) is None) == gate
