@@ -16,7 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fadeout._checks import one_of
+from fadeout._clock import Clock
 from fadeout.schedules import Schedule, as_schedule, cubic, exponential
+
+
+class Dose(NamedTuple):
+    """What a fade says of a step: how many weights are targeted, and how strongly they fade."""
+
+    share: float
+    """The fraction of the final target that is targeted."""
+    amounts: dict[str, float]
+    """By the name of a parameter, the dose that its targeted weights get."""
 
 
 class Fade(ABC):
@@ -43,6 +53,20 @@ class Fade(ABC):
     @abstractmethod
     def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         """How much of the fade a weight of this parameter group gets at this step."""
+
+    def now(self, clock: Clock, groups: Mapping[str, Mapping[str, Any]]) -> Dose:
+        """How many and how strongly, at this step, in one answer.
+
+        Args:
+            clock: how far the training is.
+            groups: the parameter group of each parameter, by name.
+        """
+        progress, steps = clock.progress, clock.steps
+        distinct = {id(group): group for group in groups.values()}
+        amounts = {key: self.dose(progress, steps, group) for key, group in distinct.items()}
+        return Dose(
+            self.target(progress, steps), {name: amounts[id(group)] for name, group in groups.items()}
+        )
 
     def add(self, dose: float, more: float) -> float:
         """The dose that does what two do one after the other."""

@@ -87,7 +87,7 @@ def test_it_removes_nothing_and_lets_go(hooks_on):
 def test_it_resumes_where_it_was():
     model = network()
     one = slimming(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    one._step = 4
+    one._clock.step = 4
     other = slimming(model, torch.optim.SGD(model.parameters(), lr=0.1))
     other.load_state_dict(one.state_dict())
     assert other.progress == 0.4

@@ -159,8 +159,7 @@ def test_the_whole_network_decides_whether_to_compile(monkeypatch, scope):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for steps, kind in ((10, Passes), (150_000, CompiledPasses)):
         structure = Elements(scope=scope)
-        bound = structure.bind(model, [optimizer], has_two_dimensions)
-        bound.steps = steps
+        bound = structure.bind(model, [optimizer], has_two_dimensions, steps)
         bound.below(0.5)
         assert {type(finder.passes(torch.float32)) for finder in bound._finders} == {kind}
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout.selection.search import Finder
-from fadeout.structures.elements import BoundElements, Elements
+from fadeout.structures.base import Bound
+from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout
 
@@ -21,9 +22,13 @@ class AuthorsElements(Elements):
     batch-norms included; so the count over the latter is not that of the target.
     """
 
-    def bind(
-        self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
-    ) -> "BoundElements":
+    def bind(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer] | None,
+        prunable: Prunable,
+        steps: int = 0,
+    ) -> "Bound":
         parameters = choose(model, optimizers, lambda name, parameter: True)
         norms = {
             id(parameter)
@@ -35,7 +40,7 @@ class AuthorsElements(Elements):
         return _Bound(self, parameters, layout, [n for n, p in parameters.items() if id(p) not in norms])
 
 
-class _Bound(BoundElements):
+class _Bound(Bound):
     def __init__(
         self, structure: Elements, parameters: dict[str, nn.Parameter], layout: Layout, counted: list[str]
     ):

@@ -1,13 +1,20 @@
 """Gradual magnitude pruning (Zhu and Gupta, 2017)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from fadeout import criteria
+from fadeout.criteria import Criterion
 from fadeout.fades import GROWTH
 from fadeout.methods.pruner import Pruner
-from fadeout.methods.scores import keep_down
+from fadeout.schedules import Schedule
+from fadeout.structures.base import Structure
+from fadeout.structures.elements import Elements
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
 
 
 class GradualMagnitudePruning(Pruner):
@@ -34,7 +41,28 @@ class GradualMagnitudePruning(Pruner):
     """
 
     _state_parts = (*Pruner._state_parts, "held")
-    _held: dict[str, Tensor] | None = None  # what is zero, from the first step on
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        sparsity: float | Schedule,
+        steps: int,
+        structure: Structure | None = None,
+        criterion: Criterion = criteria.magnitude,
+        prunable: Prunable = has_two_dimensions,
+    ):
+        self._held: dict[str, Tensor] = {}  # masks of what is zero, from the first step on
+        super().__init__(
+            model,
+            optimizer,
+            sparsity=sparsity,
+            steps=steps,
+            structure=Elements() if structure is None else structure,
+            criterion=criterion,
+            prunable=prunable,
+        )
 
     @property
     def factor_now(self) -> float:
@@ -42,26 +70,29 @@ class GradualMagnitudePruning(Pruner):
         return 0.0
 
     def end(self) -> None:
-        self._check_finite()
-        self._zero(self._held or {})
-        self._held = self._targeted()
-        self._zero(self._held)
-        self._count()
+        chosen = self._select(self.sparsity_now)
+        self._zero()  # what the step has moved
+        self._hold(chosen)
+        self._zero()
+        self._clock.tick()
 
     def state_dict(self) -> dict[str, Any]:
         nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
-        return {**super().state_dict(), "held": self._distributed({**nothing, **(self._held or {})})}
+        return {**super().state_dict(), "held": self._distributed({**nothing, **self._held})}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._held = state["held"] and self._blocks(state["held"])
+    def _read(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._read(state), "held": self._blocks(state["held"] or {})}
 
-    def _growth(self) -> float:
+    def _restore(self, parts: dict[str, Any]) -> None:
+        super()._restore(parts)
+        self._hold(parts["held"])
+
+    def _share(self) -> float:
         return GROWTH(self.progress + 1 / self.steps)
 
-    def _scores(self, alone: bool = False) -> dict[str, Tensor]:
-        return keep_down(super()._scores(alone), self._held or {})
+    def _hold(self, gone: dict[str, Tensor]) -> None:
+        self._held = self._scores.gone = gone
 
-    def _zero(self, gone: dict[str, Tensor]) -> None:
-        for name, mask in gone.items():
+    def _zero(self) -> None:
+        for name, mask in self._held.items():
             self._weight(name).masked_fill_(mask, 0)

@@ -10,9 +10,9 @@ from fadeout import criteria
 from fadeout._checks import checked_sparsity
 from fadeout.criteria import Criterion, check_elementwise
 from fadeout.masks import Masks
-from fadeout.methods.scores import keep_down, scores_of
-from fadeout.structures.channels import Channels
+from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
+from fadeout.structures.scores import keep_down, scores_of
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
 from fadeout.torch_bridge.sharding import block_of, distributed_as
 
@@ -21,7 +21,7 @@ def one_shot(
     model: nn.Module,
     sparsity: float,
     *,
-    structure: Elements | Channels | None = None,
+    structure: Structure | None = None,
     criterion: Criterion = criteria.magnitude,
     prunable: Prunable = has_two_dimensions,
     before: Masks | None = None,
@@ -49,7 +49,7 @@ def iterative(
     *,
     sparsity: float,
     rounds: int = 5,
-    structure: Elements | Channels | None = None,
+    structure: Structure | None = None,
     criterion: Criterion = criteria.magnitude,
     prunable: Prunable = has_two_dimensions,
 ) -> Masks:
@@ -90,7 +90,7 @@ def _prune(
     model: nn.Module,
     sparsity: float,
     before: Masks,
-    structure: Elements | Channels | None,
+    structure: Structure | None,
     criterion: Criterion,
     prunable: Prunable,
 ) -> Masks:

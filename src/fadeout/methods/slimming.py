@@ -4,13 +4,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fadeout.masks import Masks
-from fadeout.methods.pruner import Pruner
+from fadeout.methods.pruner import StepPruner
 from fadeout.torch_bridge.parameters import held_by
 from fadeout.torch_bridge.sharding import gradient_of, local
 from fadeout.torch_bridge.step_hooks import gradient_scale
 
 
-class Slimming(Pruner):
+class Slimming(StepPruner):
     """Add ``lambda * sum(smooth_l1(scale))`` to the loss, over all batch-norm channels that could go.
 
     ``smooth_l1(x)`` is ``x^2 / 2`` below 1 and ``|x| - 1/2`` above, so ``lambda * clip(scale, -1, 1)`` joins
@@ -41,21 +41,21 @@ class Slimming(Pruner):
         if strength < 0:
             raise ValueError(f"strength is the penalty's coefficient, from 0 on; got {strength}")
         self.strength, self._authors = strength, authors
-        super().__init__(model, optimizer, sparsity=_UNUSED, steps=steps, structure=structure)
+        super().__init__(model, optimizer, steps=steps, structure=structure)
         scales = [name for name in self._bound.parameters if name.endswith(".weight")]
         self._scales = {n: self.parameters[n] for n in scales if self.parameters[n].dim() == 1}
         if not self._scales:
             raise ValueError("slimming needs batch-norms: structure=fadeout.Channels(example_input)")
+        self.attach(self._optimizers)
+
+    sparsity_now = 0.0
+    """No channel is targeted."""
+    factor_now = 1.0
+    fade = 0.0
 
     @property
-    def factor_now(self) -> float:
-        """No channel is targeted."""
-        return 1.0
-
-    @property
-    def sparsity_now(self) -> float:
-        """No channel is targeted."""
-        return 0.0
+    def _acts_early(self) -> bool:
+        return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         held, scale, loss = held_by([optimizer]), gradient_scale(optimizer) * self.strength, None
@@ -68,11 +68,15 @@ class Slimming(Pruner):
             if wants_loss and self._layout.owns(name):
                 penalty = self.strength * self._penalty(value).sum()
                 loss = penalty if loss is None else loss + penalty.to(loss.device)
-        return self._of_all(loss) if wants_loss else None
+        return self._sum_over_processes(loss) if wants_loss else None
 
     def end(self) -> None:
         self._check_finite()
-        self._count()
+        self._clock.tick()
+
+    def masks(self) -> Masks:
+        """No masks: nothing is removed while it trains."""
+        return Masks({})
 
     def remove(self) -> Masks:
         """Removes nothing, and detaches."""
@@ -88,6 +92,3 @@ class Slimming(Pruner):
         if self._authors:
             return x.square().where(x.abs() <= 1, x)
         return (x.square() / 2).where(x.abs() <= 1, x.abs() - 0.5)
-
-
-_UNUSED = 1e-9  # slimming itself has no target; the removal that follows has one

@@ -13,9 +13,8 @@ from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
 from fadeout.methods.pruner import Pruner
 from fadeout.schedules import Schedule
-from fadeout.structures.channels import Channels
+from fadeout.structures.base import Marked, Structure, Target, change_, flush_
 from fadeout.structures.elements import Elements
-from fadeout.structures.targets import Below, Marked, Target
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.torch_bridge.sharding import gradient_of
 from fadeout.torch_bridge.step_hooks import gradient_scale
@@ -36,7 +35,7 @@ class SelectiveWeightDecay(Pruner):
         optimizer: the optimizer that trains it, or a list: the pruner then acts after the last has stepped.
         sparsity: the fraction to remove, in (0, 1); or a schedule of progress.
         steps: the optimizer steps over which the fade completes, usually those of the whole training.
-        structure: what stands and falls together.
+        structure: the unit that is pruned as a whole: single weights by default.
         criterion: which go first: any callable (weight, gradient) -> score.
         fade: how they go: ``Progressive()`` or ``Decay(...)``.
         prunable: which parameters take part: a predicate on (name, parameter), or names; by default
@@ -66,7 +65,7 @@ class SelectiveWeightDecay(Pruner):
         *,
         sparsity: float | Schedule,
         steps: int,
-        structure: Elements | Channels | None = None,
+        structure: Structure | None = None,
         criterion: Criterion = criteria.magnitude,
         fade: Fade | None = None,
         prunable: Prunable = has_two_dimensions,
@@ -82,7 +81,7 @@ class SelectiveWeightDecay(Pruner):
             optimizer,
             sparsity=sparsity,
             steps=steps,
-            structure=structure,
+            structure=Elements() if structure is None else structure,
             criterion=criterion,
             prunable=prunable,
         )
@@ -97,10 +96,14 @@ class SelectiveWeightDecay(Pruner):
         groups = {id(group): group for group in self._groups().values()}.values()
         return min(self._fade.factor(self.progress, self.steps, group) for group in groups)
 
+    @property
+    def _acts_early(self) -> bool:
+        return self._fade.on_gradient or super()._acts_early
+
     def begin(self) -> None:
         super().begin()
         if self._fade.on_gradient:
-            self._chosen = self._affected()
+            self._chosen = self._affected(self.sparsity_now)
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         if not self._fade.on_gradient:
@@ -132,37 +135,38 @@ class SelectiveWeightDecay(Pruner):
                 if wants_loss and self._layout.owns(name):
                     value = self._fade.loss(targeted, dose)
                     loss = value if loss is None else loss + value.to(loss.device)
-        return self._of_all(loss) if wants_loss else None
+        return self._sum_over_processes(loss) if wants_loss else None
 
     def end(self) -> None:
         if self._fade.on_gradient:
             self._check_finite()
-            for name, chosen in self._chosen.items():
-                for mask, weight in chosen.parts(self._weight(name)):
-                    _flush(weight, mask)
+            for name, target in self._chosen.items():
+                for mask, weight in target.parts(self._weight(name)):
+                    flush_(weight, mask)
             self._chosen = {}
         else:
-            groups = self._groups()
-            distinct = {id(group): group for group in groups.values()}
-            doses = {key: self._fade.dose(self.progress, self.steps, g) for key, g in distinct.items()}
-            for name, chosen in self._affected().items():
-                self._shrink(name, chosen, doses[id(groups[name])])
-        self._count()
+            dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
+            for name, target in self._affected(self._sparsity_at(dose.share)).items():  # which
+                self._shrink(name, target, dose.amounts[name])
+        self._clock.tick()
 
     def state_dict(self) -> dict[str, Any]:
         pending = {name: self._pending.get(name, 0.0) for name in self.parameters}
         return {**super().state_dict(), "pending": pending}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._pending = {name: dose for name, dose in state["pending"].items() if dose}
+    def _read(self, state: dict[str, Any]) -> dict[str, Any]:
+        pending = {name: float(dose) for name, dose in state["pending"].items() if dose}
+        return {**super()._read(state), "pending": pending}
 
-    def _growth(self) -> float:
-        return self._fade.target(self.progress, self.steps) if self.structure.gradual else 1.0
+    def _restore(self, parts: dict[str, Any]) -> None:
+        super()._restore(parts)
+        self._pending = parts["pending"]
 
-    @property
-    def _looks_ahead(self) -> bool:
-        return self._fade.on_gradient or self._needs_gradient
+    def _share(self) -> float:
+        return self._fade.target(self.progress, self.steps)
+
+    def _sparsity_at(self, share: float) -> float:
+        return super()._sparsity_at(share if self.structure.gradual else 1.0)
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():
@@ -175,8 +179,8 @@ class SelectiveWeightDecay(Pruner):
                     return f"parameter group {number} of {type(optimizer).__name__} (it holds {name!r})"
         raise AssertionError(f"no optimizer holds the group of {name!r}")
 
-    def _affected(self) -> Mapping[str, Target]:
-        targets = self._targets()
+    def _affected(self, sparsity: float) -> Mapping[str, Target]:
+        targets = self._choose(sparsity)
         if self._fade.selective:
             return targets
         return {name: Marked(torch.ones_like(self._weight(name), dtype=torch.bool)) for name in targets}
@@ -188,12 +192,10 @@ class SelectiveWeightDecay(Pruner):
             if not dose:
                 return
         factor = self._fade.multiplier(dose)
-        if factor is not None and isinstance(target, Below) and target.multiply(weight, factor):
-            return
-        for mask, piece in target.parts(weight):
-            wide = piece.to(torch.promote_types(piece.dtype, torch.float32))
-            piece.copy_(torch.where(mask, self._fade.shrink(wide, dose), wide))
-            _flush(piece, mask)
+        if factor is None:
+            change_(target, weight, lambda wide: self._fade.shrink(wide, dose))
+        else:
+            target.scale_(weight, factor)
 
     def _representable(self, name: str, target: Target, dose: float) -> float:
         """Save up doses that a parameter below float32 cannot represent: 0.999 w is w in bfloat16."""
@@ -211,7 +213,7 @@ class SelectiveWeightDecay(Pruner):
         if rate >= 2 and isinstance(optimizer, SGD) and not self._warned:
             self._warned = True
             warnings.warn(
-                f"at step {self._step} lr * strength * mu = {rate:.3g}: from 2 on, SGD overshoots and "
+                f"at step {self._clock.step} lr * strength * mu = {rate:.3g}: from 2 on, SGD overshoots and "
                 "the targeted weights grow. Use fadeout.Decay(..., mode='implicit'), which cannot diverge",
                 stacklevel=2,
             )
@@ -223,8 +225,3 @@ class SelectiveWeightDecay(Pruner):
             ". The penalty that joins the gradient may be too strong: mode='implicit' cannot diverge, "
             "whatever its strength"
         )
-
-
-def _flush(weight: Tensor, targeted: Tensor) -> None:
-    """Set targeted weights among the denormal numbers, on which processors are slow, to zero."""
-    weight.masked_fill_(targeted & (weight.abs() < torch.finfo(weight.dtype).tiny), 0)

@@ -17,6 +17,7 @@ from fadeout.graph.rules.base import source
 from fadeout.graph.rules.layers import BatchNorm, GroupNorm, TransposedConvolution, Weighted
 from fadeout.graph.rules.pointwise import Arithmetic
 from fadeout.selection.search import lowest
+from fadeout.structures.base import Bound, Structure
 from fadeout.structures.channel_cost import Of, Tally
 from fadeout.torch_bridge.meta_copy import outline
 from fadeout.torch_bridge.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
@@ -36,7 +37,7 @@ class Layer:
     """Parameters whose slices make the score of their channel."""
 
 
-class Channels:
+class Channels(Structure):
     """Whole channels fade, and are removed physically by :func:`fadeout.compact`: structured pruning.
 
     The channels of every batch-norm whose producer and consumers are known can go. They are ranked by
@@ -88,13 +89,17 @@ class Channels:
         self.couple, self.leaves = couple, tuple(leaves)
 
     def bind(
-        self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer] | None,
+        prunable: Prunable,
+        steps: int = 0,
     ) -> "BoundChannels":
         """Trace the network, and find the channels that can go."""
         return BoundChannels(self, model, optimizers, prunable)
 
 
-class BoundChannels:
+class BoundChannels(Bound):
     """The channels of one network."""
 
     def __init__(

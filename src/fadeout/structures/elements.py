@@ -1,21 +1,25 @@
-"""Structures: what stands and falls together."""
+"""Elements: single weights, that is, unstructured pruning."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.selection.search import Finder, together
-from fadeout.structures.targets import Below
+from fadeout.selection import passes as kernels
+from fadeout.selection.passes import Passes
+from fadeout.selection.search import Finder, Lowest, together
+from fadeout.structures.base import Bound, Structure, Target, change_
+from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout, local
 
 
 @dataclass(frozen=True)
-class Elements:
-    """Every weight stands for itself: unstructured pruning.
+class Elements(Structure):
+    """Every weight is a unit of its own: unstructured pruning.
 
     ``w* = {w : score(w) <= delta}``, with ``delta`` such that ``n(w*) = round(T n(w))`` exactly.
 
@@ -36,15 +40,17 @@ class Elements:
         if self.scope not in ("network", "layer"):
             raise ValueError(f"scope is 'network' or 'layer', got {self.scope!r}")
 
-    gradual: ClassVar[bool] = True
-    """The target grows with progress, unless ``sparsity`` is itself a schedule."""
-
     def bind(
-        self, model: nn.Module, optimizers: Sequence[Optimizer] | None, prunable: Prunable
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer] | None,
+        prunable: Prunable,
+        steps: int = 0,
     ) -> "BoundElements":
         """Find the weights that take part; without optimizers, where training is over, all of the model's."""
         parameters = choose(model, optimizers, prunable)
-        return BoundElements(self, parameters, Layout(parameters, group_of(model), alone=optimizers is None))
+        layout = Layout(parameters, group_of(model), alone=optimizers is None)
+        return BoundElements(self, parameters, layout, steps)
 
     def select(
         self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
@@ -74,24 +80,25 @@ class Elements:
         return [[name] for name in names] if self.scope == "layer" else [list(names)]
 
 
-class BoundElements:
-    """The weights of one network."""
+class BoundElements(Bound):
+    """The weights of one network, which magnitudes rank without a score or a mask being made."""
 
-    def __init__(self, structure: Elements, parameters: dict[str, nn.Parameter], layout: Layout):
-        self.structure, self.parameters, self.layout = structure, parameters, layout
-        self.steps = 0  # of the training, as far as it is known: it decides whether to compile
+    structure: Elements
+
+    def __init__(
+        self, structure: Elements, parameters: dict[str, nn.Parameter], layout: Layout, steps: int = 0
+    ):
+        super().__init__(structure, parameters, layout)
         self._layers = structure.ranked_together(parameters)
+        # of all weights, whoever has them: so that every process and layer decides alike whether to compile
+        self._work = steps * sum(parameter.numel() for parameter in parameters.values())
         self._finders: list[Finder] = []
 
-    def check(self, sparsity: float) -> None:
-        """Every target can be reached."""
+    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
+        return self.below(sparsity) if scores.are_magnitudes else super().choose(scores, sparsity)
 
-    def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
-        """Mark the weights that a removal at this sparsity would take."""
-        return self.structure.select(scores, sparsity, self.layout)
-
-    def below(self, sparsity: float) -> dict[str, Below]:
-        """The same for the weights as they are, ranked by magnitude, without a mask.
+    def below(self, sparsity: float) -> dict[str, "Below"]:
+        """The weights of lowest magnitude, by a threshold.
 
         Raises:
             FloatingPointError: where a weight is not finite.
@@ -100,7 +107,10 @@ class BoundElements:
         for number, names in enumerate(self._layers):
             weights = [local(self.parameters[name].detach()) for name in names]
             if number == len(self._finders):
-                self._finders.append(self._finder(names))
+                shards = self.layout.shards(names)
+                self._finders.append(
+                    Finder(magnitude=True, work=self._work, compile=self.structure.compile, shards=shards)
+                )
             total = sum(self.parameters[name].numel() for name in names)
             searches.append(self._finders[number].search(weights, round(sparsity * total)))
         targets = {}
@@ -112,9 +122,45 @@ class BoundElements:
                 targets[name] = Below(found, number, passes)
         return targets
 
-    def _finder(self, names: list[str]) -> Finder:
-        # all weights, whoever has them: so that every process and layer does the same
-        work = self.steps * sum(parameter.numel() for parameter in self.parameters.values())
-        return Finder(
-            magnitude=True, work=work, compile=self.structure.compile, shards=self.layout.shards(names)
-        )
+
+class Below:
+    """The targeted weights by a threshold on their magnitude: no mask of the parameter is ever made.
+
+    Args:
+        lowest: the lowest weights of all parameters.
+        number: that of the parameter among them.
+        passes: how to go over it.
+    """
+
+    def __init__(self, lowest: Lowest, number: int, passes: Passes):
+        self.lowest, self._number, self._passes = lowest, number, passes
+        ties = lowest.ties[number] if lowest.ties else None
+        self._ties = None if ties is None or not ties.numel() else ties
+        # what targeted weights are below, but for ties that have to be told apart
+        self._limit = lowest.threshold if lowest.ties else kernels.after(lowest.threshold, passes.wide)
+
+    def mask(self, weight: Tensor) -> Tensor:
+        return self.lowest.mask(self._number, weight)
+
+    def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        rows = [kernels.flat(tensor) for tensor in (weight, *others)]
+        alike = all(tensor.stride() == weight.stride() for tensor in others)
+        if self._ties is not None or not alike or rows[0].data_ptr() != weight.data_ptr():
+            yield self.mask(weight), weight, *others
+            return
+        for pieces in zip(*map(kernels.pieces, rows), strict=True):
+            size = pieces[0].abs().to(self._passes.wide)
+            yield size < self._limit, *pieces
+
+    def scale_(self, weight: Tensor, factor: float) -> None:
+        if self.lowest.threshold < 0 or not weight.numel():  # nothing is targeted
+            return
+        row = kernels.flat(weight)
+        if row.dtype != self._passes.wide or row.data_ptr() != weight.data_ptr():
+            change_(self, weight, lambda wide: wide * factor)
+            return
+        self._passes.shrink(row, self._limit, factor)
+        if self._ties is not None:  # after the pass, under whose limit the factor takes them
+            positions = torch.unravel_index(self._ties, weight.shape)
+            shrunk = weight[positions] * factor
+            weight[positions] = shrunk.masked_fill_(shrunk.abs() < torch.finfo(weight.dtype).tiny, 0)

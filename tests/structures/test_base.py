@@ -5,7 +5,8 @@ import torch
 
 from fadeout.selection.passes import Passes
 from fadeout.selection.search import Finder
-from fadeout.structures.targets import Below, Marked
+from fadeout.structures.base import Marked
+from fadeout.structures.elements import Below
 
 
 def weights(ties: bool) -> list[torch.Tensor]:
@@ -26,7 +27,7 @@ def test_a_threshold_does_what_a_mask_does(ties, share):
         mask = below.mask(part)
         same = part.clone()
         wanted = torch.where(mask, same * 0.5, same)
-        assert below.multiply(part, 0.5)
+        below.scale_(part, 0.5)
         assert torch.equal(part, wanted)
     if found.threshold != 0:
         total = sum(int(found.mask(n, part).sum()) for n, part in enumerate(weights(ties)))
@@ -53,14 +54,16 @@ def test_neighbours_in_float64_are_told_apart():
     """They are nearer to each other than float32 could say."""
     part = torch.tensor([1.0, 1.0 + 1e-12, 2.0], dtype=torch.float64)
     found = Finder(magnitude=True)([part], 1)
-    assert Below(found, 0, Passes(True, torch.float64)).multiply(part, 0.5)
+    Below(found, 0, Passes(True, torch.float64)).scale_(part, 0.5)
     assert part.tolist() == [0.5, 1.0 + 1e-12, 2.0]
 
 
-def test_other_dtypes_are_left_to_the_parts():
+def test_other_dtypes_are_scaled_in_float32():
     part = torch.randn(10, dtype=torch.bfloat16)
     found = Finder(magnitude=True)([part], 5)
-    assert not Below(found, 0, Passes(True)).multiply(part, 0.5)
+    wanted = torch.where(found.mask(0, part), part.float() * 0.3, part.float()).bfloat16()
+    Below(found, 0, Passes(True)).scale_(part, 0.3)
+    assert torch.equal(part, wanted)
 
 
 def test_marked():
@@ -68,3 +71,5 @@ def test_marked():
     target = Marked(mask)
     assert target.mask(weight) is mask
     assert [len(piece) for piece in target.parts(weight, weight)] == [3]
+    target.scale_(weight, 0.25)
+    assert weight.tolist() == [0.25, 1.0]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fadeout import criteria
-from fadeout.methods.scores import keep_down, scores_of, widened
+from fadeout.structures.scores import keep_down, scores_of, widened
 
 
 def weights(dtype=torch.float32):

@@ -1,0 +1,145 @@
+"""What every structure is: the unit that is pruned as a whole, and what a choice of such units looks like.
+
+A :class:`Structure` is what a user composes; bound to a network it chooses the units of lowest score
+(:class:`Bound`), and says for each parameter which weights are targeted (:class:`Target`). A structure of
+one's own is one class with a ``select``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fadeout.structures.scores import Scores
+from fadeout.torch_bridge.parameters import Prunable, choose, group_of
+from fadeout.torch_bridge.sharding import Layout
+
+
+class Target(Protocol):
+    """Which weights of one parameter are targeted, by mask or by threshold."""
+
+    def mask(self, weight: Tensor) -> Tensor:
+        """True where a weight is targeted."""
+        ...
+
+    def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """The parameter in pieces: a mask, the weights, and the same part of other tensors of its shape."""
+        ...
+
+    def scale_(self, weight: Tensor, factor: float) -> None:
+        """Multiply the targeted weights in place; what becomes denormal is zero."""
+        ...
+
+
+class Marked:
+    """The targeted weights by a mask: for every structure and criterion."""
+
+    def __init__(self, mask: Tensor):
+        self._mask = mask
+
+    def mask(self, weight: Tensor) -> Tensor:
+        return self._mask
+
+    def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        yield self._mask, weight, *others
+
+    def scale_(self, weight: Tensor, factor: float) -> None:
+        change_(self, weight, lambda wide: wide * factor)
+
+
+def change_(target: Target, weight: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    """Change the targeted weights in place, computed in float32 or wider."""
+    for mask, piece in target.parts(weight):
+        wide = piece.to(torch.promote_types(piece.dtype, torch.float32))
+        piece.copy_(torch.where(mask, change(wide), wide))
+        flush_(piece, mask)
+
+
+def flush_(weight: Tensor, targeted: Tensor) -> None:
+    """Set targeted weights among the denormal numbers, on which processors are slow, to zero."""
+    weight.masked_fill_(targeted & (weight.abs() < torch.finfo(weight.dtype).tiny), 0)
+
+
+class Bound:
+    """A structure on the weights of one network.
+
+    Args:
+        structure: which units there are, and which of them are lowest.
+        parameters: those that take part, by name.
+        layout: which process has which of them.
+    """
+
+    def __init__(self, structure: "Structure", parameters: dict[str, nn.Parameter], layout: Layout):
+        self.structure, self.parameters, self.layout = structure, parameters, layout
+
+    def check(self, sparsity: float) -> None:
+        """Raise where a target is out of reach; by default all can be reached."""
+
+    def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
+        """Mark the weights that a removal at this sparsity would take."""
+        return self.structure.select(scores, sparsity, self.layout)
+
+    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
+        """The targeted weights at this sparsity, as scored now.
+
+        Raises:
+            FloatingPointError: where a weight is not finite.
+        """
+        return {name: Marked(mask) for name, mask in self.select(scores.now(), sparsity).items()}
+
+
+class Structure:
+    """What is pruned as a whole. A subclass says which units are lowest (:meth:`select`).
+
+    >>> class Rows(Structure):
+    ...     '''Whole rows, the lowest of each parameter by itself.'''
+    ...     def select(self, scores, sparsity, layout=None):
+    ...         marks = {}
+    ...         for name, score in scores.items():
+    ...             norms = score.flatten(1).norm(dim=1)
+    ...             gone = norms.argsort(stable=True)[: round(sparsity * len(norms))]
+    ...             marks[name] = torch.zeros_like(score, dtype=torch.bool)
+    ...             marks[name][gone] = True
+    ...         return marks
+    >>> from fadeout.methods import one_shot
+    >>> model = nn.Linear(2, 2, bias=False)
+    >>> model.weight.data = torch.tensor([[1.0, 2.0], [2.0, 2.0]])
+    >>> one_shot(model, 0.5, structure=Rows())["weight"]
+    tensor([[False, False],
+            [ True,  True]])
+    """
+
+    gradual: ClassVar[bool] = True
+    """The target grows with progress, unless ``sparsity`` is itself a schedule."""
+
+    def select(
+        self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
+    ) -> dict[str, Tensor]:
+        """Mark the weights that a removal at this sparsity would take.
+
+        Args:
+            scores: one tensor for each parameter.
+            sparsity: the fraction to remove.
+            layout: where the scores are blocks of larger ones, who has the others.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no select()")
+
+    def bind(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer] | None,
+        prunable: Prunable,
+        steps: int = 0,
+    ) -> Bound:
+        """Find the weights that take part.
+
+        Args:
+            model: the network.
+            optimizers: those that train it; None where training is over, and all its weights may take part.
+            prunable: which parameters to choose.
+            steps: of the training, as far as it is known: whether it pays to compile.
+        """
+        parameters = choose(model, optimizers, prunable)
+        return Bound(self, parameters, Layout(parameters, group_of(model), alone=optimizers is None))
