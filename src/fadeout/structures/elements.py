@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout.selection import floats
 from fadeout.selection import passes as kernels
 from fadeout.selection.passes import Passes
-from fadeout.selection.search import Finder, Lowest, together
+from fadeout.selection.search import Finder, Lowest, find_lowest
 from fadeout.structures.base import Bound, Structure, Target, change_
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
@@ -64,14 +65,11 @@ class Elements(Structure):
         """
         layout = layout or Layout({}, alone=True)
         layers = self.ranked_together(scores)
-        searches = []
-        for names in layers:
-            shards = layout.shards(names)
-            total = shards.total or sum(scores[name].numel() for name in names)
-            search = Finder(shards=shards).search([scores[name] for name in names], round(sparsity * total))
-            searches.append(search)
+        finders = [Finder(shards=layout.shards(names)) for names in layers]
+        groups = [[scores[name] for name in names] for names in layers]
+        ks = [round(sparsity * finder.total(group)) for finder, group in zip(finders, groups, strict=True)]
         marks = {}
-        for names, found in zip(layers, together(searches, layout.total), strict=True):
+        for names, found in zip(layers, find_lowest(finders, groups, ks, layout.total), strict=True):
             marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
         return marks
 
@@ -91,8 +89,11 @@ class BoundElements(Bound):
         super().__init__(structure, parameters, layout)
         self._layers = structure.ranked_together(parameters)
         # of all weights, whoever has them: so that every process and layer decides alike whether to compile
-        self._work = steps * sum(parameter.numel() for parameter in parameters.values())
-        self._finders: list[Finder] = []
+        work = steps * sum(parameter.numel() for parameter in parameters.values())
+        self._finders = [
+            Finder(magnitude=True, work=work, compile=structure.compile, shards=layout.shards(names))
+            for names in self._layers
+        ]
 
     def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
         return self.below(sparsity) if scores.are_magnitudes else super().choose(scores, sparsity)
@@ -103,20 +104,11 @@ class BoundElements(Bound):
         Raises:
             FloatingPointError: where a weight is not finite.
         """
-        searches = []
-        for number, names in enumerate(self._layers):
-            weights = [local(self.parameters[name].detach()) for name in names]
-            if number == len(self._finders):
-                shards = self.layout.shards(names)
-                self._finders.append(
-                    Finder(magnitude=True, work=self._work, compile=self.structure.compile, shards=shards)
-                )
-            total = sum(self.parameters[name].numel() for name in names)
-            searches.append(self._finders[number].search(weights, round(sparsity * total)))
+        groups = [[local(self.parameters[name].detach()) for name in names] for names in self._layers]
+        ks = [round(sparsity * f.total(group)) for f, group in zip(self._finders, groups, strict=True)]
+        lowest = find_lowest(self._finders, groups, ks, self.layout.total)
         targets = {}
-        for names, finder, found in zip(
-            self._layers, self._finders, together(searches, self.layout.total), strict=True
-        ):
+        for names, finder, found in zip(self._layers, self._finders, lowest, strict=True):
             passes = finder.passes(found.wide)
             for number, name in enumerate(names):
                 targets[name] = Below(found, number, passes)
@@ -137,7 +129,7 @@ class Below:
         ties = lowest.ties[number] if lowest.ties else None
         self._ties = None if ties is None or not ties.numel() else ties
         # what targeted weights are below, but for ties that have to be told apart
-        self._limit = lowest.threshold if lowest.ties else kernels.after(lowest.threshold, passes.wide)
+        self._limit = lowest.threshold if lowest.ties else floats.after(lowest.threshold, passes.wide)
 
     def mask(self, weight: Tensor) -> Tensor:
         return self.lowest.mask(self._number, weight)
