@@ -2,7 +2,7 @@
 
 from fadeout import criteria, export, methods, models, schedules
 from fadeout.compaction.compact import compact
-from fadeout.fades import Decay, Fade, Progressive
+from fadeout.fades import Decay, Fade, Latent, Progressive
 from fadeout.masks import Masks
 from fadeout.measure import measure
 from fadeout.methods.dense import NoPruning
@@ -18,6 +18,7 @@ __all__ = [
     "Decay",
     "Elements",
     "Fade",
+    "Latent",
     "Masks",
     "NoPruning",
     "Progressive",

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,9 @@ class Fade(ABC):
 
     selective: bool = True
     """Act on the targeted weights only, rather than on all prunable weights alike."""
+
+    latent: bool = False
+    """The optimizer steps dense latent weights, and the network runs on what a threshold leaves of them."""
 
     def check(self, group: Mapping[str, Any], label: str) -> None:
         """Raise a ``ValueError`` where a parameter group of the optimizer lacks what the fade needs."""
@@ -138,6 +141,55 @@ class Progressive(Fade):
 _WINDOW = (0.1, 0.75)  # of progress: the target grows in it, and the factor is zero after it
 GROWTH = cubic(1.0, window=_WINDOW)
 _FIRST_RATE = 10.0  # at the start a targeted weight falls by exp(-10) over the length of a training
+
+
+@dataclass(frozen=True)
+class Latent(Fade):
+    """Latent weights: the optimizer steps dense weights ``u``, and the network runs on sparse ones.
+
+    After each step, with ``T`` the largest magnitude among the targeted weights,
+
+        ``w = sign(u) (|u| ** 3 - T ** 3) ** (1 / 3)``  above ``T``, and ``w = 0``  below it.
+
+    Gradients, taken at ``w``, reach all latents, so that a weight that was zero can come back without a jump;
+    at ``T`` the map is continuous, and far above it ``w`` is nearly ``u``. The target grows as in Zhu and
+    Gupta, in the window from 0.1 to 0.5 of the training; from then on the network is as sparse as it will be.
+    Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
+    which therefore changes nothing.
+
+    It takes the memory of one more copy of the prunable weights, which is part of the pruner's state.
+
+    >>> fade = Latent()
+    >>> [round(fade.target(p, 1000), 3) for p in (0.0, 0.25, 0.5)]
+    [0.0, 0.759, 1.0]
+    >>> fade.sparse(torch.tensor([1.0, -2.0, 3.0]), 2.0)
+    tensor([0.0000, -0.0000, 2.6684])
+
+    References: Lin et al., "Dynamic Model Pruning with Feedback", ICLR 2020; Vanderschueren and
+    De Vleeschouwer, "Are Straight-Through Gradients and Soft-Thresholding All You Need for Sparse Training?",
+    WACV 2023; Glentis Georgoulakis et al., "Feather", BMVC 2023.
+    """
+
+    latent: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def target(self, progress: float, steps: int) -> float:
+        return _LATENT_GROWTH(progress + 1 / steps)
+
+    def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        return math.inf
+
+    def factor(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        return 0.0
+
+    def sparse(self, latent: Tensor, threshold: float) -> Tensor:
+        """What the network runs on, for latents under a threshold."""
+        if not threshold:
+            return latent.clone()
+        left = 1 - (threshold / latent.abs()).pow_(3)
+        return latent * left.clamp_min_(0).pow_(1 / 3)
+
+
+_LATENT_GROWTH = cubic(1.0, window=(0.1, 0.5))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from fadeout._files import write_atomically
 from fadeout.torch_bridge.parameters import named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
-from fadeout.torch_bridge.step_hooks import StepHooks
+from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 
 class Masks(Mapping[str, Tensor]):
@@ -116,14 +116,10 @@ class Masks(Mapping[str, Tensor]):
         return [(local(p.detach()), block_of(mask, p).to(p.device)) for p, mask in chosen]
 
 
-class _Hold:
+class _Hold(Rounds):
     def __init__(self, masks: Masks, parameters: Mapping[str, nn.Parameter]):
         blocks = zip(masks, masks._match(parameters), strict=True)
         self._gone = [(parameters[name], ~mask) for name, (_, mask) in blocks]
-
-    def begin(self) -> None: ...
-
-    def join(self, optimizer: Optimizer, wants_loss: bool) -> None: ...
 
     def end(self) -> None:
         for parameter, gone in self._gone:

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from fadeout import Channels, Decay, Elements, Progressive, SelectiveWeightDecay, criteria, schedules
+from fadeout import Channels, Decay, Elements, Latent, Progressive, SelectiveWeightDecay, criteria, schedules
 from fadeout.methods import GradualMagnitudePruning
 
 STEPS = 16
@@ -23,6 +23,7 @@ def pruned_by(fade):
 
 METHODS = {
     "progressive": pruned_by(Progressive()),
+    "latent": pruned_by(Latent()),
     **{
         f"{mode} {penalty}": pruned_by(Decay(GROWING, weight_decay=1e-3, mode=mode, penalty=penalty))
         for mode in ("gradient", "implicit")

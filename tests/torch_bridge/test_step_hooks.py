@@ -9,13 +9,14 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from fadeout import Decay, Elements, Progressive, SelectiveWeightDecay, criteria, schedules
+from fadeout import Decay, Elements, Latent, Progressive, SelectiveWeightDecay, criteria, schedules
 from fadeout.torch_bridge.step_hooks import StepHooks
 
 GROWING = schedules.exponential(1.0, 1e3)
 MU = 5e-4
 FADES = {
     "progressive": Progressive(),
+    "latent": Latent(),
     "gradient": Decay(GROWING, weight_decay=MU),
     "implicit": Decay(GROWING, weight_decay=MU, mode="implicit"),
 }

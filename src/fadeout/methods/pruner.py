@@ -20,16 +20,15 @@ from fadeout.structures.base import Structure, Target
 from fadeout.structures.scores import Scores, not_finite
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.torch_bridge.sharding import block_of, distributed_as, local, whole
-from fadeout.torch_bridge.step_hooks import StepHooks
+from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 _VERSION = 1
 
 
-class StepPruner(ABC):
+class StepPruner(Rounds, ABC):
     """The base of all that acts on a network while it trains: hooks, steps, state.
 
-    A subclass says what is done after a step (:meth:`end`), and perhaps to the gradients before it
-    (:meth:`begin`, :meth:`join`).
+    A subclass says what is done after a step (:meth:`end`), and perhaps before it (see :class:`Rounds`).
     """
 
     _state_parts: tuple[str, ...] = ("version", "step", "steps", "shapes")
@@ -58,14 +57,6 @@ class StepPruner(ABC):
     def _acts_early(self) -> bool:
         """Whether something is done before a step."""
         return False
-
-    def begin(self) -> None:
-        """The gradients of a step are ready."""
-        return
-
-    def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
-        """One optimizer is about to use its gradients."""
-        return None
 
     @abstractmethod
     def end(self) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch.optim import SGD, Optimizer
 
 from fadeout import criteria
 from fadeout.criteria import Criterion
-from fadeout.fades import Fade, Progressive
+from fadeout.fades import Fade, Latent, Progressive
+from fadeout.methods.latents import Latents
 from fadeout.methods.pruner import Pruner
 from fadeout.schedules import Schedule
 from fadeout.structures.base import Marked, Structure, Target, change_, flush_
@@ -76,6 +78,8 @@ class SelectiveWeightDecay(Pruner):
         self._chosen: Mapping[str, Target] = {}  # this step's targeted weights, from its begin to its end
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
+        self._latents: Latents | None = None
+        self._sparsity_before = 0.0  # of the latents, at the end of the last step
         super().__init__(
             model,
             optimizer,
@@ -85,6 +89,8 @@ class SelectiveWeightDecay(Pruner):
             criterion=criterion,
             prunable=prunable,
         )
+        if isinstance(self._fade, Latent):
+            self._latents = Latents(self._weight, self._layout, self._fade.sparse)
 
     @property
     def factor_now(self) -> float:
@@ -98,7 +104,16 @@ class SelectiveWeightDecay(Pruner):
 
     @property
     def _acts_early(self) -> bool:
-        return self._fade.on_gradient or super()._acts_early
+        return self._fade.on_gradient or self._fade.latent or super()._acts_early
+
+    def open(self) -> None:
+        if self._latents is not None:
+            self._latents.enter()
+            if self._latents.restored:  # what was targeted is found again, as a closure will want to know it
+                self._latents.choose(self._affected(self._sparsity_before))
+
+    def evaluation(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._latents is None else self._latents.evaluation()
 
     def begin(self) -> None:
         super().begin()
@@ -146,21 +161,42 @@ class SelectiveWeightDecay(Pruner):
             self._chosen = {}
         else:
             dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
-            for name, target in self._affected(self._sparsity_at(dose.share)).items():  # which
-                self._shrink(name, target, dose.amounts[name])
+            sparsity = self._sparsity_at(dose.share)
+            targets = self._affected(sparsity)  # which
+            if self._latents is not None:
+                self._latents.leave(targets)
+                self._sparsity_before = sparsity
+            else:
+                for name, target in targets.items():
+                    self._shrink(name, target, dose.amounts[name])
         self._clock.tick()
 
     def state_dict(self) -> dict[str, Any]:
-        pending = {name: self._pending.get(name, 0.0) for name in self.parameters}
-        return {**super().state_dict(), "pending": pending}
+        state = super().state_dict()
+        state["pending"] = {name: self._pending.get(name, 0.0) for name in self.parameters}
+        if self._latents is not None:
+            weights = {name: self._weight(name) for name in self._bound.fading}
+            state["latents"] = self._distributed({**weights, **self._latents.values})
+            state["latent_sparsity"] = self._sparsity_before
+        return state
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
-        pending = {name: float(dose) for name, dose in state["pending"].items() if dose}
-        return {**super()._read(state), "pending": pending}
+        parts = super()._read(state)
+        if self._latents is not None:
+            if "latents" not in state:
+                raise ValueError(
+                    "the state is that of another fade: it has none of Latent()'s latent weights"
+                )
+            parts["latents"] = self._blocks(state["latents"]) if parts["step"] else {}
+            parts["latent_sparsity"] = float(state["latent_sparsity"])
+        return {**parts, "pending": {name: float(dose) for name, dose in state["pending"].items() if dose}}
 
     def _restore(self, parts: dict[str, Any]) -> None:
         super()._restore(parts)
         self._pending = parts["pending"]
+        if self._latents is not None:
+            self._latents.restore(parts["latents"])
+            self._sparsity_before = parts["latent_sparsity"]
 
     def _share(self) -> float:
         return self._fade.target(self.progress, self.steps)

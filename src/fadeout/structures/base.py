@@ -5,6 +5,7 @@ A :class:`Structure` is what a user composes; bound to a network it chooses the 
 one's own is one class with a ``select``.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol
 
@@ -32,6 +33,10 @@ class Target(Protocol):
         """Multiply the targeted weights in place; what becomes denormal is zero."""
         ...
 
+    def edges(self, weight: Tensor) -> tuple[float, float]:
+        """The largest magnitude that is targeted, and the smallest that is not."""
+        ...
+
 
 class Marked:
     """The targeted weights by a mask: for every structure and criterion."""
@@ -47,6 +52,11 @@ class Marked:
 
     def scale_(self, weight: Tensor, factor: float) -> None:
         change_(self, weight, lambda wide: wide * factor)
+
+    def edges(self, weight: Tensor) -> tuple[float, float]:
+        size = weight.abs()
+        below, above = size[self._mask], size[~self._mask]
+        return float(below.max()) if len(below) else 0.0, float(above.min()) if len(above) else math.inf
 
 
 def change_(target: Target, weight: Tensor, change: Callable[[Tensor], Tensor]) -> None:
@@ -73,6 +83,11 @@ class Bound:
 
     def __init__(self, structure: "Structure", parameters: dict[str, nn.Parameter], layout: Layout):
         self.structure, self.parameters, self.layout = structure, parameters, layout
+
+    @property
+    def fading(self) -> Sequence[str]:
+        """The parameters whose weights may be targeted; others may take part in scores alone."""
+        return list(self.parameters)
 
     def check(self, sparsity: float) -> None:
         """Raise where a target is out of reach; by default all can be reached."""

@@ -137,6 +137,10 @@ class BoundChannels(Bound):
         )
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
 
+    @property
+    def fading(self) -> Sequence[str]:
+        return [name for layer in self.layers for name in layer.fading]
+
     def check(self, sparsity: float) -> None:
         """Raise where the target is out of reach."""
         most = 1 - self._tally.at_most_left(self._structure.min_channels) / self._tally.total

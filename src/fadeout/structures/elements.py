@@ -144,6 +144,10 @@ class Below:
             size = pieces[0].abs().to(self._passes.wide)
             yield size < self._limit, *pieces
 
+    def edges(self, weight: Tensor) -> tuple[float, float]:
+        threshold = max(self.lowest.threshold, 0.0)  # of all parameters that are ranked together
+        return threshold, threshold
+
     def scale_(self, weight: Tensor, factor: float) -> None:
         if self.lowest.threshold < 0 or not weight.numel():  # nothing is targeted
             return

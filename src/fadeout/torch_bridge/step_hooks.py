@@ -1,18 +1,26 @@
 """The optimizers' own step hooks, made safe: one round of callbacks for each step that really happens."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 
-class Rounds(Protocol):
-    """What is called in a round, that is, in one step of all the optimizers."""
+class Rounds:
+    """What is called in a round, that is, in one step of all the optimizers; by default nothing is done."""
+
+    def open(self) -> None:
+        """Once, when the first optimizer is about to step, before a closure evaluates anything."""
+
+    def evaluation(self) -> AbstractContextManager[object]:
+        """Around each evaluation of a closure."""
+        return nullcontext()
 
     def begin(self) -> None:
-        """Once, when the first optimizer is about to step and the gradients are ready."""
+        """Once, when the gradients are ready."""
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         """Before each optimizer uses its gradients: add to them, and return what joins a closure's loss."""
@@ -63,6 +71,9 @@ class StepHooks:
             return None
         if id(optimizer) in self._joined or (id(optimizer) == self._first and self._joined):
             self._reset()
+        if not self._joined:
+            with torch.no_grad():
+                self._rounds.open()
         self._joined.append(id(optimizer))
         # args[0] is the optimizer itself
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -76,7 +87,8 @@ class StepHooks:
 
     def _wrap(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         def evaluate():
-            loss = closure()
+            with self._rounds.evaluation():
+                loss = closure()
             extra = self._join(optimizer, wants_loss=True)
             return loss if loss is None or extra is None else loss + extra
 

@@ -1,0 +1,98 @@
+"""Latent weights: what the optimizer steps, while the network runs on their sparse form."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from fadeout.structures.base import Target
+from fadeout.torch_bridge.sharding import Layout
+
+
+class Latents:
+    """The latent weights of some parameters: in these while an optimizer steps, beside them at other times.
+
+    Args:
+        weight: gives this process's block of a parameter, by name.
+        layout: which process has which of them.
+        sparse: what the network runs on, of latents and a threshold: :meth:`fadeout.Latent.sparse`.
+    """
+
+    def __init__(
+        self, weight: Callable[[str], Tensor], layout: Layout, sparse: Callable[[Tensor, float], Tensor]
+    ):
+        self._weight, self._layout, self._sparse = weight, layout, sparse
+        self.values: dict[str, Tensor] = {}
+        """By name; none before the first step, when the weights are their own latents."""
+        self._targets: Mapping[str, Target] = {}
+        self._thresholds: dict[str, float] = {}
+        self._versions: dict[str, int] = {}
+
+    @torch.no_grad()
+    def enter(self) -> None:
+        """Put the latents into the parameters, for a step."""
+        for name, latent in self.values.items():
+            weight = self._weight(name)
+            if weight._version != self._versions.get(name, weight._version):  # somebody has written into it
+                written = weight != self._of(name, latent)
+                latent.copy_(torch.where(written, weight, latent))
+            weight.copy_(latent)
+
+    @torch.no_grad()
+    def leave(self, targets: Mapping[str, Target]) -> None:
+        """Take the latents out of the parameters after a step, and leave their sparse form there."""
+        self.choose(targets)
+        for name in targets:
+            weight = self._weight(name)
+            latent = self.values.setdefault(name, torch.empty_like(weight))
+            latent.copy_(weight)
+            self._write(name, weight, latent)
+            self._versions[name] = weight._version
+
+    def choose(self, targets: Mapping[str, Target]) -> None:
+        """Set what is targeted among the latents, which are in the parameters now."""
+        self._targets = targets
+        self._thresholds = {name: self._threshold(name, target) for name, target in targets.items()}
+
+    @property
+    def restored(self) -> bool:
+        """Whether they were loaded, and nothing has been chosen since."""
+        return bool(self.values) and not self._targets
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """The sparse form in the parameters, for a closure that is evaluated in the middle of a step."""
+        if not self._targets:
+            yield
+            return
+        with torch.no_grad():
+            moved = {name: self._weight(name).clone() for name in self._targets}
+            for name, latent in moved.items():
+                self._write(name, self._weight(name), latent)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, latent in moved.items():
+                    self._weight(name).copy_(latent)
+
+    def restore(self, values: dict[str, Tensor]) -> None:
+        """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
+        self.values, self._targets, self._versions = values, {}, {}
+
+    def _threshold(self, name: str, target: Target) -> float:
+        """The largest targeted magnitude, but none of those that stay: some criteria take others first."""
+        below, above = target.edges(self._weight(name))
+        return min(self._layout.most(below), -self._layout.most(-above))
+
+    def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
+        threshold = self._thresholds[name]
+        for mask, own, there in self._targets[name].parts(latent, weight):
+            there.copy_(self._sparse(own, threshold).masked_fill_(mask, 0))
+
+    def _of(self, name: str, latent: Tensor) -> Tensor:
+        """The sparse form of a parameter's latents."""
+        weight = torch.empty_like(latent)
+        self._write(name, weight, latent)
+        return weight
