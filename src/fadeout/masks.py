@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout._checks import as_list
 from fadeout._files import write_atomically
-from fadeout.torch_bridge.parameters import named
+from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
@@ -77,11 +78,18 @@ class Masks(Mapping[str, Tensor]):
     def hold(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> StepHooks:
         """Keep the zeros at zero through further training: they are set again after every step.
 
-        Returns a handle; its ``remove()`` lets the weights go free.
+        Args:
+            model: the network that the masks are for.
+            optimizer: what trains it; it must hold the parameters that the masks name.
+
+        Returns:
+            a handle; its ``remove()`` lets the weights go free.
         """
+        optimizers, parameters = as_list(optimizer), named(model)
+        hold = _Hold(self, parameters)
+        check_held({name: parameters[name] for name in self}, optimizers)
         self.apply(model)
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        return StepHooks(optimizers, _Hold(self, named(model)), ahead=False)
+        return StepHooks(optimizers, hold, ahead=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, in one move: a crash leaves the old file or the new one.

@@ -1,5 +1,6 @@
 """What bad input gets: a ValueError that helps, before anything is changed."""
 
+import copy
 import math
 
 import pytest
@@ -275,7 +276,7 @@ def test_a_state_from_another_model(model, method, other, words):
     pruner = build(model, method)
     before = pruner.state_dict()
     with pytest.raises(ValueError, match=words):
-        pruner.load_state_dict(build(other, method).state_dict())
+        pruner.load_state_dict(build(copy.deepcopy(other), method).state_dict())
     assert same(pruner.state_dict(), before)
 
 
@@ -307,8 +308,9 @@ def test_a_state_of_another_method(model):
         pruner = build(model, mine)
         before = pruner.state_dict()
         with pytest.raises(ValueError, match="state"):
-            pruner.load_state_dict({**build(model, theirs).state_dict(), "step": 7})
+            pruner.load_state_dict({**build(copy.deepcopy(model), theirs).state_dict(), "step": 7})
         assert same(pruner.state_dict(), before)
+        pruner.detach()
 
 
 @pytest.mark.parametrize(
@@ -316,7 +318,7 @@ def test_a_state_of_another_method(model):
 )
 def test_a_state_of_other_arguments(model, arguments, words):
     with pytest.raises(ValueError, match=words):
-        build(model).load_state_dict(build(model, **arguments).state_dict())
+        build(model).load_state_dict(build(copy.deepcopy(model), **arguments).state_dict())
 
 
 def test_a_state_from_the_future(model):

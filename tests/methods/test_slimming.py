@@ -88,6 +88,7 @@ def test_it_resumes_where_it_was():
     model = network()
     one = slimming(model, torch.optim.SGD(model.parameters(), lr=0.1))
     one._clock.step = 4
+    one.detach()
     other = slimming(model, torch.optim.SGD(model.parameters(), lr=0.1))
     other.load_state_dict(one.state_dict())
     assert other.progress == 0.4

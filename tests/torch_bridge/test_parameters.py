@@ -102,7 +102,15 @@ def test_names_fit_a_wrapped_model_too(prune):
 def test_frozen_parameters_are_left_out(prune):
     model = Nested()
     model.module.weight.requires_grad_(False)
-    assert list(prune(model).masks()) == ["head.weight"]
+    with pytest.warns(UserWarning, match=r"1 prunable parameters are frozen .* 'module\.weight'"):
+        assert list(prune(model).masks()) == ["head.weight"]
+
+
+def test_a_frozen_parameter_that_is_named_is_refused(prune):
+    model = Nested()
+    model.module.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"'module\.weight', which is frozen"):
+        prune(model, prunable=["module.weight"])
 
 
 def test_parameters_that_the_optimizer_does_not_hold_are_left_out(prune):
@@ -127,11 +135,13 @@ def test_the_choice_is_made_once(prune, train):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight.requires_grad_(False)
     optimizer = torch.optim.SGD([*model[0].parameters(), *model[1].parameters()], lr=0.1)
-    pruner = prune(model, optimizer)
+    with pytest.warns(UserWarning, match="frozen"):
+        pruner = prune(model, optimizer)
     model[1].weight.requires_grad_(True)
     optimizer.add_param_group({"params": list(model[2].parameters())})
     model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
+    with pytest.warns(UserWarning, match=r"1\.weight began to train after the pruner was built"):
+        optimizer.step()
     assert list(pruner.masks()) == ["0.weight"]
 
 

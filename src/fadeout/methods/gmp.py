@@ -74,7 +74,7 @@ class GradualMagnitudePruning(Pruner):
         self._zero()  # what the step has moved
         self._hold(chosen)
         self._zero()
-        self._clock.tick()
+        self._tick()
 
     def state_dict(self) -> dict[str, Any]:
         nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}

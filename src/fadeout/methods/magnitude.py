@@ -13,8 +13,8 @@ from fadeout.masks import Masks
 from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
 from fadeout.structures.scores import keep_down, scores_of
-from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
-from fadeout.torch_bridge.sharding import block_of, distributed_as
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, named
+from fadeout.torch_bridge.sharding import block_of, distributed_as, whole
 
 
 def one_shot(
@@ -82,7 +82,19 @@ def iterative(
             fine_tune(number)
         finally:
             held.remove()
+        _check_held(model, masks)
     return masks
+
+
+def _check_held(model: nn.Module, masks: Masks) -> None:
+    """Raise where weights that were removed have come back: somebody else has stepped."""
+    parameters = named(model)
+    back = [n for n, mask in masks.items() if bool(whole((parameters[n].detach() != 0) & ~mask).any())]
+    if back:
+        raise ValueError(
+            f"weights that were removed from {', '.join(back[:5])} are no longer zero after fine_tune: it "
+            "must step the optimizer that iterative() was given, not one of its own"
+        )
 
 
 @torch.no_grad()

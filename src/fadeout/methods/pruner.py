@@ -2,6 +2,7 @@
 
 import math
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,11 +19,21 @@ from fadeout.masks import Masks
 from fadeout.schedules import Schedule, as_schedule
 from fadeout.structures.base import Structure, Target
 from fadeout.structures.scores import Scores, not_finite
-from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
+from fadeout.torch_bridge.parameters import (
+    Prunable,
+    check_held,
+    check_unchanged,
+    frozen,
+    has_two_dimensions,
+    held_by,
+    named,
+)
 from fadeout.torch_bridge.sharding import block_of, distributed_as, local, whole
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 _VERSION = 1
+_ATTACHED: "weakref.WeakSet[StepPruner]" = weakref.WeakSet()
+_CALLER = 5  # frames from a warning in StepPruner.__init__ to the user's line
 
 
 class StepPruner(Rounds, ABC):
@@ -45,11 +56,19 @@ class StepPruner(Rounds, ABC):
         self._clock = Clock(checked_steps(steps))
         self.structure = structure
         self._optimizers = as_list(optimizer)
+        self._model = model
+        self._frozen = frozen(model, prunable)
         self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
         self.parameters = self._bound.parameters
         self._layout = self._bound.layout
         self._layout.check_same(self._settings(), "steps or sparsity")
         self._hooks: StepHooks | None = None
+        if self._frozen:
+            warnings.warn(
+                f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
+                f"{self._frozen[0]!r}: they are left as they are, and the target counts without them",
+                stacklevel=_CALLER,
+            )
 
     # What a subclass fills in -------------------------------------------------------------------
 
@@ -93,6 +112,7 @@ class StepPruner(Rounds, ABC):
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
+        _ATTACHED.discard(self)
 
     def attach(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         """Act on this optimizer from now on, say a copy (which has no hooks), or after ``detach()``.
@@ -100,10 +120,8 @@ class StepPruner(Rounds, ABC):
         It must hold the parameters that the pruner was built for.
         """
         optimizers = as_list(optimizer)
-        held = held_by(optimizers)
-        missing = [name for name, parameter in self.parameters.items() if id(parameter) not in held]
-        if missing:
-            raise ValueError(f"the optimizer does not hold {', '.join(missing[:5])}: it trains another model")
+        check_held(self.parameters, optimizers)
+        self._check_alone()
         before, self._optimizers = self._optimizers, optimizers
         try:
             self._check_groups(self._groups())
@@ -112,6 +130,19 @@ class StepPruner(Rounds, ABC):
             raise
         self.detach()
         self._hooks = StepHooks(optimizers, self, self._acts_early)
+        _ATTACHED.add(self)
+
+    def _check_alone(self) -> None:
+        """Raise where another pruner acts on the same parameters: both would fade what they choose."""
+        own = set(map(id, self.parameters.values()))
+        for other in _ATTACHED:
+            shared = [name for name, parameter in other.parameters.items() if id(parameter) in own]
+            if other is not self and shared:
+                raise ValueError(
+                    f"{shared[0]!r} is already pruned by a {type(other).__name__} that is attached to its "
+                    "optimizer (perhaps this line was run before): call detach() on that one first, or "
+                    "build model and optimizer anew"
+                )
 
     # State --------------------------------------------------------------------------------------
 
@@ -170,11 +201,35 @@ class StepPruner(Rounds, ABC):
 
     def _blocks(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies of this process's blocks of tensors like the parameters, full or distributed."""
-        parameters = self.parameters
-        return {
-            name: block_of(tensor.detach(), parameters[name]).clone().to(parameters[name].device)
-            for name, tensor in tensors.items()
-        }
+        blocks = {}
+        for name, tensor in tensors.items():
+            parameter = self.parameters.get(name)
+            if parameter is None or not isinstance(tensor, Tensor) or tensor.shape != parameter.shape:
+                raise ValueError(
+                    f"the state has no tensor for {name!r} of the shape that it has in this model"
+                )
+            blocks[name] = block_of(tensor.detach(), parameter).clone().to(parameter.device)
+        return blocks
+
+    def _tick(self) -> None:
+        """A step is over. Now and then, look whether the model is still the one that is pruned."""
+        if self._clock.step % _LOOK_EVERY == 0:
+            self._check_model()
+        self._clock.tick()
+
+    def _check_model(self) -> None:
+        check_unchanged(self._model, self.parameters)
+        now = dict(named(self._model))
+        held = held_by(self._optimizers)
+        thawed = [n for n in self._frozen if n in now and now[n].requires_grad and id(now[n]) in held]
+        if thawed:
+            self._frozen = [name for name in self._frozen if name not in thawed]
+            warnings.warn(
+                f"{', '.join(thawed[:5])} began to train after the pruner was built, which leaves what was "
+                "frozen then alone: the network will keep more weights than asked for. Unfreeze first, then "
+                "build the pruner",
+                stacklevel=2,
+            )
 
     def _check_finite(self, when: str = "", alone: bool = False) -> None:
         """Raise, naming parameter and step, where a weight is NaN or infinite on any process.
@@ -260,6 +315,7 @@ class Pruner(StepPruner):
         Warnings say so where the fade is not complete, that is, where removal changes the network, and
         where it leaves a parameter without any weight.
         """
+        self._check_model()
         self._check_finite("at removal")
         masks = self.masks()
         fade = self._fade_under(masks)
@@ -343,5 +399,6 @@ class Pruner(StepPruner):
         return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
 
 
+_LOOK_EVERY = 1000  # steps; to look takes as long as a small network's step
 # Below this ratio of norms a removal changes nothing that a test set could show.
 _COMPLETE = 1e-2

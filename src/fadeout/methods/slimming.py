@@ -72,7 +72,7 @@ class Slimming(StepPruner):
 
     def end(self) -> None:
         self._check_finite()
-        self._clock.tick()
+        self._tick()
 
     def masks(self) -> Masks:
         """No masks: nothing is removed while it trains."""

@@ -169,7 +169,7 @@ class SelectiveWeightDecay(Pruner):
             else:
                 for name, target in targets.items():
                     self._shrink(name, target, dose.amounts[name])
-        self._clock.tick()
+        self._tick()
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

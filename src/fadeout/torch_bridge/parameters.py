@@ -1,7 +1,7 @@
 """Which parameters take part, under the names that the user's own model gives them."""
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -81,6 +81,40 @@ def choose(
     return chosen
 
 
+def check_held(parameters: Mapping[str, nn.Parameter], optimizers: Sequence[Optimizer]) -> None:
+    """Raise where a parameter is trained, but by none of these optimizers."""
+    held = held_by(optimizers)
+    missing = [name for name, p in parameters.items() if p.requires_grad and id(p) not in held]
+    if missing:
+        raise ValueError(
+            f"the optimizer does not hold {_listed(missing)}: it trains another model, or was built before "
+            "the parameters were replaced"
+        )
+
+
+def check_unchanged(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise where a model no longer has these parameters, by these names: they were replaced."""
+    now = {clean(model, name): p for name, p in model.named_parameters(remove_duplicate=False)}
+    replaced = [name for name, parameter in parameters.items() if now.get(name) is not parameter]
+    if replaced:
+        raise ValueError(
+            f"{_listed(replaced)} of the model was replaced after the pruner was built (a new layer, tied "
+            "weights, load_state_dict(assign=True)): what it prunes is no longer used. Change the model "
+            "first, then build the optimizer, then the pruner"
+        )
+
+
+def frozen(model: nn.Module, prunable: Prunable) -> list[str]:
+    """The prunable parameters that do not train, by name: a pruner leaves them alone."""
+    if not callable(prunable):
+        return []  # names are checked one by one
+    return [name for name, p in named(model).items() if not p.requires_grad and prunable(name, p)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def held_by(optimizers: Sequence[Optimizer]) -> set[int]:
     """The identities of all parameters that the optimizers hold."""
     return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
@@ -99,6 +133,11 @@ def _named_by_user(
             raise ValueError(f"prunable names {name!r}, which the model does not have; it has {near} ...")
         if aliases[name] not in held:
             raise ValueError(f"prunable names {name!r}, which the optimizer does not hold")
+        if not everything[first[aliases[name]]].requires_grad:
+            raise ValueError(
+                f"prunable names {name!r}, which is frozen (requires_grad=False): unfreeze it before the "
+                "pruner is built, or leave it out"
+            )
     return [first[aliases[name]] for name in names]
 
 

@@ -1,0 +1,136 @@
+"""Latent weights: the optimizer steps dense ones, the network has sparse ones."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fadeout
+from fadeout import Latent, SelectiveWeightDecay, criteria
+from fadeout.schedules import cubic
+
+
+def reference(weight, steps, sparsity, rate, gradient):
+    """Plain SGD on latents, with a sort at every step."""
+    latent, grow = weight.clone(), cubic(1.0, window=(0.1, 0.5))
+    for number in range(steps):
+        latent -= rate * gradient(weight)
+        k = round(sparsity * grow((number + 1) / steps) * latent.numel())
+        threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
+        cubes = (latent.abs().double() ** 3 - threshold.double() ** 3).clamp_min(0)
+        weight = (latent.sign() * cubes ** (1 / 3)).to(weight.dtype)
+    return weight, latent
+
+
+def test_it_is_sgd_on_latents():
+    torch.manual_seed(0)
+    model, wanted = nn.Linear(30, 20, bias=False).double(), torch.randn(20, 30).double()
+    start = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=50, fade=Latent())
+    for _ in range(50):
+        optimizer.zero_grad()
+        ((model.weight - wanted).square().sum() / 2).backward()
+        optimizer.step()
+    weight, latent = reference(start, 50, 0.9, 0.1, lambda w: w - wanted)
+    torch.testing.assert_close(model.weight.detach(), weight, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(pruner.state_dict()["latents"]["weight"], latent, rtol=1e-9, atol=1e-12)
+    before = model.weight.detach().clone()
+    assert pruner.fade == 0
+    assert pruner.remove().left == 60
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("criterion", [criteria.magnitude, criteria.lamp, criteria.taylor])
+def test_between_steps_the_network_is_as_sparse_as_its_target(criterion):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    pruner = SelectiveWeightDecay(
+        model, optimizer, sparsity=0.8, steps=40, fade=Latent(), criterion=criterion
+    )
+    total = 20 * 30 + 30 * 5
+    for _ in range(40):
+        target = round(pruner.sparsity_now * total)
+        optimizer.zero_grad()
+        model(torch.randn(16, 20)).square().mean().backward()
+        optimizer.step()
+        zeros = sum(int((model[n].weight == 0).sum()) for n in (0, 2))
+        assert target <= zeros <= target + (2 if criterion is criteria.taylor else 0)  # one at the edge, each
+    before = copy.deepcopy(model.state_dict())
+    pruner.remove()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_what_somebody_writes_into_the_weights_counts():
+    model = nn.Linear(10, 10, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=4, fade=Latent())
+
+    def step():
+        model.weight.grad = torch.zeros_like(model.weight)
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    latent = pruner.state_dict()["latents"]["weight"]
+    averaged = model.weight.detach().clone()
+    with torch.no_grad():  # swapped out and in again, as averaged weights are for a test: nothing has changed
+        model.weight.zero_()
+        model.weight.copy_(averaged)
+        model.weight[0, 0] = 7.0
+    step()
+    after = pruner.state_dict()["latents"]["weight"]
+    assert after[0, 0] == 7.0
+    assert torch.equal(after.flatten()[1:], latent.flatten()[1:])
+
+
+def test_a_closure_sees_the_sparse_network():
+    torch.manual_seed(0)
+    model, seen = nn.Linear(10, 10, bias=False), []
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    SelectiveWeightDecay(model, optimizer, sparsity=0.8, steps=10, fade=Latent())
+    x = torch.randn(16, 10)
+
+    def closure():
+        optimizer.zero_grad()
+        seen.append(int((model.weight == 0).sum()))
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(10):
+        seen.clear()
+        optimizer.step(closure)
+    assert len(seen) > 1
+    assert min(seen) > 60
+
+
+def test_a_skipped_step_leaves_the_network_sparse():
+    model = nn.Linear(10, 10, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    SelectiveWeightDecay(model, optimizer, sparsity=0.8, steps=4, fade=Latent())
+    for _ in range(3):
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+    before = model.weight.detach().clone()
+    optimizer.found_inf = torch.tensor(1.0)  # as GradScaler says it to fused optimizers
+    optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: None)
+    for hook in list(optimizer._optimizer_step_pre_hooks.values()):
+        hook(optimizer, (optimizer,), {})
+    assert torch.equal(model.weight, before)
+
+
+def test_low_precision():
+    torch.manual_seed(0)
+    model = nn.Linear(40, 40, bias=False).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=20, fade=fadeout.Latent())
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(torch.randn(8, 40).bfloat16()).square().mean().backward()
+        optimizer.step()
+    assert pruner.fade == 0
+    assert model.weight.isfinite().all()
+    assert int((model.weight != 0).sum()) <= 160

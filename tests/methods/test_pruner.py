@@ -1,0 +1,152 @@
+"""What all pruners share: they act alone, on the model that they were built for, or say so."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fadeout
+from fadeout.methods import GradualMagnitudePruning, iterative
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(10, 100), nn.ReLU(), nn.Linear(100, 5))
+
+
+def build(model, method=fadeout.SelectiveWeightDecay, **arguments):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return method(model, optimizer, **{"sparsity": 0.5, "steps": 10, **arguments}), optimizer
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(8, 10)).square().mean().backward()
+    optimizer.step()
+
+
+def test_two_pruners_on_one_optimizer():
+    model = network()
+    first, optimizer = build(model)
+    with pytest.raises(ValueError, match=r"'0\.weight' is already pruned .* call detach\(\)"):
+        fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10)
+    with pytest.raises(ValueError, match="already pruned by a SelectiveWeightDecay"):
+        build(model, GradualMagnitudePruning)
+    first.detach()
+    build(model)[0].detach()
+
+
+def test_two_pruners_on_different_parameters():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruners = [
+        fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, prunable=[name])
+        for name in ("0.weight", "2.weight")
+    ]
+    for _ in range(10):
+        step(model, optimizer)
+    assert [pruner.remove().sparsity for pruner in pruners] == [0.5, 0.5]
+
+
+def new_head(model, optimizer):
+    model[2] = nn.Linear(100, 5)
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+
+
+def layer_replaced(model, optimizer):
+    model[0] = nn.Linear(10, 100)
+
+
+def assigned(model, optimizer):
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+
+
+def tied_late(model, optimizer):
+    model[2].weight = nn.Parameter(torch.zeros(5, 100))
+
+
+def parametrized(model, optimizer):
+    nn.utils.parametrizations.weight_norm(model[0])
+
+
+@pytest.mark.parametrize("change", [new_head, layer_replaced, assigned, tied_late, parametrized])
+@pytest.mark.parametrize("method", [fadeout.SelectiveWeightDecay, GradualMagnitudePruning])
+def test_parameters_replaced_after_construction(change, method):
+    model = network()
+    pruner, optimizer = build(model, method)
+    change(model, optimizer)
+    with pytest.raises(
+        ValueError, match=r"[02]\.weight.* of the model was replaced after the pruner was built"
+    ):
+        step(model, optimizer)
+    with pytest.raises(ValueError, match="was replaced"):
+        pruner.remove()
+
+
+def test_parameters_replaced_in_the_middle_are_noticed_at_removal():
+    model = network()
+    pruner, optimizer = build(model)
+    for _ in range(5):
+        step(model, optimizer)
+    new_head(model, optimizer)
+    for _ in range(5):
+        step(model, optimizer)
+    with pytest.raises(ValueError, match=r"2\.weight of the model was replaced"):
+        pruner.remove()
+
+
+def test_hold_wants_the_optimizer_that_trains():
+    model = network()
+    masks = fadeout.methods.one_shot(model, 0.5)
+    others = [torch.optim.SGD(network().parameters(), lr=0.1)]
+    for optimizer, words in (
+        (others, "does not hold 0.weight"),
+        ([], "optimizer is a torch.optim.Optimizer"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            masks.hold(model, optimizer)
+
+
+def test_fine_tuning_with_another_optimizer_is_noticed():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fine_tune(number):
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    with pytest.raises(ValueError, match="must step the optimizer that iterative"):
+        iterative(model, optimizer, fine_tune, sparsity=0.5)
+
+
+BAD = {
+    "scores": {"0.weight": torch.zeros(3), "2.weight": torch.zeros(5, 100)},
+    "pending": {"0.weight": "much"},
+    "step": "late",
+    "latents": {"0.weight": torch.zeros(2, 2)},
+    "held": {"0.weight": torch.zeros(1, dtype=torch.bool)},
+}
+
+
+@pytest.mark.parametrize("part", BAD)
+def test_a_state_with_a_bad_part_changes_nothing(part):
+    method = GradualMagnitudePruning if part == "held" else fadeout.SelectiveWeightDecay
+    extra = {"fade": fadeout.Latent()} if part == "latents" else {}
+    model = network()
+    pruner, optimizer = build(model, method, criterion=fadeout.criteria.taylor, **extra)
+    for _ in range(3):
+        step(model, optimizer)
+    good = copy.deepcopy(pruner.state_dict())
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        pruner.load_state_dict({**good, "step": 7, part: BAD[part]})
+    after = pruner.state_dict()
+    assert after["step"] == good["step"] == 3
+    for name in good:
+        if isinstance(good[name], dict) and name not in ("shapes", "pending"):
+            assert all(torch.equal(good[name][key], after[name][key]) for key in good[name])
+
+
+def test_a_state_of_another_fade_is_refused():
+    model = network()
+    state = build(copy.deepcopy(model))[0].state_dict()
+    with pytest.raises(ValueError, match="another fade"):
+        build(model, fade=fadeout.Latent())[0].load_state_dict(state)
