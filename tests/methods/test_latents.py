@@ -18,8 +18,8 @@ def reference(weight, steps, sparsity, rate, gradient):
         latent -= rate * gradient(weight)
         k = round(sparsity * grow((number + 1) / steps) * latent.numel())
         threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
-        cubes = (latent.abs().double() ** 3 - threshold.double() ** 3).clamp_min(0)
-        weight = (latent.sign() * cubes ** (1 / 3)).to(weight.dtype)
+        # (|u|^3 - T^3)^(1/3), rounded as the library does: near T the root makes much of the last bit
+        weight = latent * (1 - (threshold / latent.abs()) ** 3).clamp_min(0) ** (1 / 3)
     return weight, latent
 
 
