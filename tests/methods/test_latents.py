@@ -15,7 +15,7 @@ def reference(weight, steps, sparsity, rate, gradient):
     """Plain SGD on latents, with a sort at every step."""
     latent, grow = weight.clone(), cubic(1.0, window=(0.1, 0.5))
     for number in range(steps):
-        latent -= rate * gradient(weight)
+        latent.add_(gradient(weight), alpha=-rate)  # as SGD does, to the last bit
         k = round(sparsity * grow(number / steps + 1 / steps) * latent.numel())
         threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
         # (|u|^3 - T^3)^(1/3), rounded as the library does: near T the root makes much of the last bit
