@@ -20,6 +20,7 @@ slow: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(RIVALS)

@@ -52,6 +52,7 @@ def test_training_step():
     assert all(0 < row.values[1] < 1 for row in found.rows)
 
 
+@pytest.mark.slow
 def test_scaling():
     found = part("scaling")
     assert len(found.rows) == 4

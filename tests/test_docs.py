@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "distributed.md").read_text(), re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 def test_distributed(tmp_path, number):
     (tmp_path / "train.py").write_text(PROGRAMS[number])
