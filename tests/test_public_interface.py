@@ -21,7 +21,7 @@ LISTED = Path(__file__).parent / "fixtures" / "public_interface.txt"
 
 # What only the library itself calls, although it has no underscore.
 INSIDE = {
-    *("apply_to", "as_schedule", "begin", "bind", "check_elementwise", "end", "join"),
+    *("apply_to", "as_schedule", "begin", "bind", "check_elementwise", "end", "evaluation", "join", "open"),
     *("gradual", "ranked_together", "select"),
 }
 
@@ -93,7 +93,9 @@ def _results() -> dict[str, Any]:
     example = torch.zeros(1, 1, 2, 2)
     measured = fadeout.measure(model, example, repeats=2)
     swd = fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=2)
+    swd.detach()  # one at a time
     gmp = fadeout.methods.GradualMagnitudePruning(model, optimizer, sparsity=0.5, steps=2)
+    gmp.detach()
     channels = fadeout.Channels(example)
     return {
         "measure()": measured,
