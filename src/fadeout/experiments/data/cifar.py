@@ -94,7 +94,11 @@ def _read(source: Source, folder: Path, name: str, key: bytes, classes: int) -> 
         batch = pickles.load(content)
         if not isinstance(batch, dict) or not {b"data", key} <= batch.keys():
             raise ValueError(f"no dictionary with data and {key.decode()}")
-        pictures, labels = batch[b"data"], np.asarray(batch[key])
+        pictures, labels = batch[b"data"], batch[key]
+        # a list of lists that share their parts is small, and an array of them as large as it likes
+        if isinstance(labels, list | tuple) and not all(type(label) is int for label in labels):
+            raise ValueError(f"labels that are not 0 to {classes - 1}")
+        labels = np.asarray(labels)
         if getattr(pictures, "dtype", None) != np.uint8 or pictures.shape != (*labels.shape, 3 * 32 * 32):
             raise ValueError("no pictures of 3 by 32 by 32 bytes, as many as labels")
         if labels.dtype.kind != "i" or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:

@@ -3,6 +3,7 @@
 import io
 import math
 import pickle
+import pickletools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,9 @@ def load(content: bytes) -> Any:
     """What a pickle holds; a ValueError if it holds, or would call, anything but plain data.
 
     The names that a pickle may look up lead to the functions of this file, never to those that they name.
-    Python 2's strings become bytes.
+    Python 2's strings become bytes. Memory is bounded by the size of the pickle: no object may be longer than
+    the bytes that are there for it, and no memo larger than the number of bytes, which is seen to before
+    anything is loaded.
 
     Args:
         content: of the pickle.
@@ -26,6 +29,7 @@ def load(content: bytes) -> Any:
     ValueError: a pickle of plain data has no use for builtins.print
     """
     try:
+        _check_sizes(content)
         return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load(), {})
     except ValueError:
         raise
@@ -33,6 +37,17 @@ def load(content: bytes) -> Any:
         raise ValueError("a pickle that asks for more memory than there is") from error
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise ValueError(f"no pickle of plain data ({error})") from error
+
+
+def _check_sizes(content: bytes) -> None:
+    """Raise if the C unpickler, which believes the sizes that it reads, would allocate more than there is."""
+    try:  # reading the opcodes raises where fewer bytes follow than one announces
+        opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
+    except ValueError as error:
+        raise ValueError(f"no pickle of plain data ({error})") from error
+    memo = max((entry for name, entry in opcodes if name in ("PUT", "BINPUT", "LONG_BINPUT")), default=0)
+    if memo > len(content):
+        raise ValueError(f"a pickle of {len(content)} bytes with a memo of {memo} entries")
 
 
 class _Unpickler(pickle.Unpickler):
