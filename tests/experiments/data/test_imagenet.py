@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from fadeout._checks import MissingExtraError
-from fadeout.experiments.data import folder, imagenet, imagenet_sample
+from fadeout.experiments.data import folder, imagenet, imagenet_sample, jpeg
 from fadeout.experiments.data.jpeg import _random_box, centre_crop, random_crop
 
 
@@ -166,6 +166,52 @@ def test_a_broken_picture_is_named(place):
         with pytest.raises(ValueError, match=rf"{path} is no picture that can be read"):
             list(imagenet(place, size=16).batches(8, epoch=0, seed=0))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fadeout-pictures")]
+
+
+@pytest.mark.parametrize("size", [(1, 1_000_000), (1_000_000, 1)])
+def test_a_long_thin_picture_is_refused_before_it_is_resized(tmp_path, size):
+    path = str(tmp_path / "thin.png")
+    Image.new("L", size).save(path)
+    width, height = (256 * side for side in size)
+    with pytest.raises(ValueError, match=rf"{path} is no .* \({width} by {height} pixels are more than"):
+        centre_crop(path, 224)
+    assert random_crop(path, 224, random.Random(0)).shape == (3, 224, 224)
+
+
+def test_the_longest_picture_that_is_resized(tmp_path, monkeypatch):
+    path = str(tmp_path / "image.png")
+    Image.new("L", (20, 10)).save(path)
+    monkeypatch.setattr(jpeg, "MAX_PIXELS", 32 * 16)
+    assert centre_crop(path, 14).shape == (3, 14, 14)
+    monkeypatch.setattr(jpeg, "MAX_PIXELS", 32 * 16 - 1)
+    with pytest.raises(ValueError, match=r"32 by 16 pixels are more than 511"):
+        centre_crop(path, 14)
+
+
+def test_a_large_picture_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    path = str(tmp_path / "image.png")
+    Image.new("L", (20, 10)).save(path)
+    monkeypatch.setattr(jpeg, "MAX_PIXELS", 199)
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
+    for crop in (lambda: centre_crop(path, 4), lambda: random_crop(path, 4, random.Random(0))):
+        with pytest.raises(ValueError, match=rf"{path} is no .* \(20 by 10 pixels are more than 199\)"):
+            crop()
+
+
+@pytest.mark.parametrize("kind", ["BMP", "EPS", "GIF", "PDF", "PPM", "TIFF", "WEBP"])
+def test_other_formats_are_refused_whatever_the_name(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was started"))
+    path = tmp_path / "image.jpg"
+    Image.new("RGB", (20, 10)).save(path, kind)
+    with pytest.raises(ValueError, match=rf"{path} is no picture that can be read"):
+        centre_crop(str(path), 4)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_png_may_be_named_as_a_jpeg(tmp_path, kind):
+    path = tmp_path / "image.JPEG"
+    Image.new("RGB", (20, 10), (9, 9, 9)).save(path, kind)
+    assert centre_crop(str(path), 4).unique().tolist() == [9]
 
 
 def test_leaving_early_ends_the_threads(place):

@@ -13,12 +13,16 @@ from fadeout._checks import extra
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+MAX_PIXELS = 89_478_485  # where Pillow begins to warn of decompression bombs: about 360 MB
+_FORMATS = ("JPEG", "PNG")  # ImageNet has a PNG among its JPEGs; Pillow starts Ghostscript for an EPS
 _AREA = 0.08, 1.0  # the share of a picture that a random crop takes
 _RATIO = 3 / 4, 4 / 3  # of its width to its height
 
 
 def random_crop(path: str, size: int, draw: random.Random) -> Tensor:
     """A random part of a picture, of random size and proportions, resized, and mirrored every second time.
+
+    Whatever its name, the file is a JPEG or a PNG of at most ``MAX_PIXELS``.
 
     Args:
         path: of the picture.
@@ -33,6 +37,8 @@ def random_crop(path: str, size: int, draw: random.Random) -> Tensor:
 def centre_crop(path: str, size: int) -> Tensor:
     """The centre of a picture whose shorter side is resized to 256, or in proportion if ``size`` is not 224.
 
+    The resized picture may have ``MAX_PIXELS``; a longer and thinner one is refused before it is made.
+
     Args:
         path: of the picture.
         size: of the result, in pixels.
@@ -40,6 +46,8 @@ def centre_crop(path: str, size: int) -> Tensor:
     picture = _open(path)
     shorter = round(size * 256 / 224)
     width, height = (side * shorter // min(picture.size) for side in picture.size)
+    if width * height > MAX_PIXELS:
+        raise _too_large(path, width, height)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return _bytes(_resized(picture, width, height).crop((left, top, left + size, top + size)))
 
@@ -67,10 +75,20 @@ def _open(path: str) -> "Image":
     with extra("experiments"):
         from PIL import Image
     try:
-        with Image.open(path) as picture:
-            return picture.convert("RGB")
+        with Image.open(path, formats=_FORMATS) as picture:
+            if math.prod(picture.size) <= MAX_PIXELS:  # so far only the header is read
+                return picture.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} is no picture that can be read ({error}): replace it") from error
+        raise _unreadable(path, error) from error
+    raise _too_large(path, *picture.size)
+
+
+def _too_large(path: str, width: int, height: int) -> ValueError:
+    return _unreadable(path, f"{width} by {height} pixels are more than {MAX_PIXELS:,}")
+
+
+def _unreadable(path: str, problem: object) -> ValueError:
+    return ValueError(f"{path} is no picture that can be read ({problem}): replace it")
 
 
 def _resized(
