@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fadeout.experiments import data as data_sets
-from fadeout.experiments.data.directories import find, places
 from fadeout.experiments.data.download import obtain
-from fadeout.experiments.data.source import Source
+from fadeout.experiments.data.source import Source, find, search_directories
 
 
 def sources() -> Mapping[str, Source | None]:
@@ -44,7 +43,7 @@ def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
 
 def show(data_dir: str | None = None) -> None:
     """Print where each data set lies and how large it is, or how to get it."""
-    print(f"looked for in {', then '.join(map(str, places(data_dir)))}")
+    print(f"looked for in {', then '.join(map(str, search_directories(data_dir)))}")
     known = sources()
     width = max(map(len, known))
     for name, source in known.items():
@@ -74,7 +73,7 @@ def _state(source: Source | None, data_dir: str | None) -> str:
         except ValueError as error:
             return f"damaged: {error}"
         return f"{_size(source, folder)} in {folder}"
-    for folder in (place / source.folder for place in places(data_dir)):
+    for folder in (place / source.folder for place in search_directories(data_dir)):
         missing = source.missing(folder)
         if len(missing) < len(source.files):
             return f"incomplete: {folder} lacks {', '.join(missing)}{_how(source)}"

@@ -54,7 +54,7 @@ def cifar10(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """CIFAR-10 as bytes (N, 3, 32, 32), normalised when a batch is taken, moved and mirrored for training.
 
     Args:
-        directory: where ``cifar-10-batches-py`` lies, or is put; see :func:`~.directories.places`.
+        directory: where ``cifar-10-batches-py`` lies, or is put; see :func:`~.source.search_directories`.
     """
     folder = obtain(CIFAR10, directory)
     train = [_read(CIFAR10, folder, f"data_batch_{number}", b"labels", 10) for number in range(1, 6)]
@@ -67,7 +67,7 @@ def cifar100(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """CIFAR-100 as bytes (N, 3, 32, 32), with its 100 fine labels, and otherwise like CIFAR-10.
 
     Args:
-        directory: where ``cifar-100-python`` lies, or is put; see :func:`~.directories.places`.
+        directory: where ``cifar-100-python`` lies, or is put; see :func:`~.source.search_directories`.
     """
     return _cifar100(CIFAR100, directory)
 
@@ -76,7 +76,7 @@ def cifar100_sample(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """A part of CIFAR-100 that somebody has placed in ``cifar-100-sample``, for trials.
 
     Args:
-        directory: where the folder lies; see :func:`~.directories.places`.
+        directory: where the folder lies; see :func:`~.source.search_directories`.
     """
     return _cifar100(CIFAR100_SAMPLE, directory)
 

@@ -27,7 +27,7 @@ def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224
     Labels are the numbers of the classes in the sorted list of the training part's folders.
 
     Args:
-        directory: where ``imagenet`` lies; see :func:`fadeout.experiments.data.directories.places`.
+        directory: where ``imagenet`` lies; see :func:`fadeout.experiments.data.source.search_directories`.
         size: of the pictures that a network gets, in pixels.
     """
     return read_folder(obtain(IMAGENET, directory), size)
@@ -37,7 +37,7 @@ def imagenet_sample(directory: str | os.PathLike[str] | None = None, *, size: in
     """A part of ImageNet that somebody has placed in ``imagenet-sample``, for trials.
 
     Args:
-        directory: where the folder lies; see :func:`fadeout.experiments.data.directories.places`.
+        directory: where the folder lies; see :func:`fadeout.experiments.data.source.search_directories`.
         size: of the pictures that a network gets, in pixels.
     """
     return read_folder(obtain(IMAGENET_SAMPLE, directory), size)

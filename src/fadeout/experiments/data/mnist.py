@@ -31,7 +31,7 @@ def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """MNIST as float tensors (N, 1, 28, 28), with mean 0 and deviation 1 over the training pictures.
 
     Args:
-        directory: where ``MNIST/raw`` lies, or is put; see :func:`~.directories.places`.
+        directory: where ``MNIST/raw`` lies, or is put; see :func:`~.source.search_directories`.
     """
     folder = obtain(MNIST, directory)
     train_x, train_y, test_x, test_y = (_idx(folder / name, MNIST.read(folder, name)) for name in MNIST.files)
