@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(self.server.errors.pop(0) if self.server.errors else 404)
             return
         start = int(span.removeprefix("bytes=").rstrip("-")) if span and self.server.ranges else 0
-        if start >= len(content):
+        if span and start >= len(content):
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(content)}")
             self.send_header("Content-Length", "0")

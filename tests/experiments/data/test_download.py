@@ -169,8 +169,9 @@ def test_an_archive_that_the_user_placed_is_taken_and_kept(server, packed, tmp_p
         (archive({"toy-data/a.bin": CONTENT})[:-500], "cannot be unpacked"),
         (gzip.compress(gzip.decompress(archive({"toy-data/a.bin": CONTENT}))[:9000]) + b"x", "cannot be unp"),
         (b"<html>log in to the network</html>", "cannot be unpacked"),
+        (b"", "cannot be unpacked"),
     ],
-    ids=["outside", "incomplete", "altered", "cut off", "damaged", "captive portal"],
+    ids=["outside", "incomplete", "altered", "cut off", "damaged", "captive portal", "empty"],
 )
 @pytest.mark.parametrize("checksum", [md5, lambda _: ""], ids=["as announced", "no checksum"])
 def test_a_bad_archive_leaves_nothing_and_is_not_taken_again(

@@ -7,7 +7,7 @@ import tarfile
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -188,6 +188,8 @@ def fetch(url: str, path: Path, checksum: str) -> None:
             break
         except DownloadError as error:
             if error.final or wait is None:
+                if not part.stat().st_size:
+                    part.unlink()
                 raise
         time.sleep(wait)
     problem = mismatch(part, checksum)
@@ -207,32 +209,27 @@ def _append(url: str, part: Path) -> None:
         from pooch import HTTPDownloader
         from tqdm import tqdm
     have = part.stat().st_size if part.exists() else 0
-
-    def begin(response: Any, **_: object) -> None:
-        span = response.headers.get("Content-Range", "")
-        if response.status_code in (200, 206) and not span.startswith(f"bytes {have}-"):
-            file.truncate(0)  # the server sends everything
-
     # identity: a server may otherwise unpack a .gz on the way, or count other bytes than those of the file
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    bar = tqdm(total=1, unit="B", unit_scale=True, desc=part.stem, disable=None)  # pooch puts the total in
-    download = HTTPDownloader(bar, 1 << 16, headers=headers, hooks={"response": begin})
+
+    def begin(response: Any, **_: object) -> None:
+        opened.callback(response.close)
+        span = response.headers.get("Content-Range", "")
+        if response.status_code == 416 or (response.ok and not span.startswith(f"bytes {have}-")):
+            file.truncate(0)  # too long to be of this file; or the server sends everything
+
     try:
-        with bar, part.open("ab") as file:
-            download(url, file, None)
+        with ExitStack() as opened:
+            file = opened.enter_context(part.open("ab"))
+            bar = opened.enter_context(
+                tqdm(total=1, unit="B", unit_scale=True, desc=part.stem, disable=None)  # pooch sets the total
+            )
+            HTTPDownloader(bar, 1 << 16, headers=headers, hooks={"response": begin})(url, file, None)
     except requests.HTTPError as error:
-        status, span = error.response.status_code, error.response.headers.get("Content-Range", "")
-        if status == 416:  # nothing comes after what is here
-            if span.rpartition("/")[2] == str(have):
-                return
-            part.unlink()
-            raise DownloadError(f"{url}: what was there of it is too long") from error
-        final = status < 500 and status not in (408, 429)
-        raise DownloadError(f"{url}: {status} {error.response.reason}", final=final) from error
+        status, reason = error.response.status_code, error.response.reason
+        final = status < 500 and status not in (408, 416, 429)
+        raise DownloadError(f"{url}: {status} {reason}", final=final) from error
     except requests.exceptions.ChunkedEncodingError as error:
         raise DownloadError(f"{url}: the connection broke off") from error
     except requests.RequestException as error:
         raise DownloadError(f"{url}: no connection to {urlsplit(url).hostname}") from error
-    finally:
-        if part.exists() and not part.stat().st_size:
-            part.unlink()
