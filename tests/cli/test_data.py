@@ -25,7 +25,7 @@ TOY = Source(
 
 
 @pytest.fixture(autouse=True)
-def _places(tmp_path, monkeypatch):
+def _directories(tmp_path, monkeypatch):
     monkeypatch.delenv("FADEOUT_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -92,7 +92,7 @@ def test_get_leaves_what_is_there_and_names_what_is_wrong(toy, tmp_path, capsys)
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(ValueError, match="no data set 'cifar-10'; did you mean cifar10"):
         command.fetch("cifar-10")
-    with pytest.raises(ValueError, match=r"no data set 'zzz'; there is cifar10, cifar100"):
+    with pytest.raises(ValueError, match=r"no data set 'zzz'; There is cifar10, cifar100"):
         command.fetch("zzz")
 
 

@@ -90,8 +90,7 @@ def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
     rows.
 
     Args:
-        directory: where ``cora/cora.content`` and ``cora/cora.cites`` lie, or are put; see
-            :func:`fadeout.experiments.data.source.search_directories`.
+        directory: holds ``cora``, or will; see :func:`~.source.search_directories`.
     """
     folder = obtain(CORA, directory)
     content, cites = (CORA.read(folder, name).decode().splitlines() for name in CORA.files)
