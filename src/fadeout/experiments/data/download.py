@@ -47,22 +47,16 @@ def install(source: Source, directory: Path) -> Path:
         source: the data set's.
         directory: where its folder goes.
     """
-    folder = directory / source.folder
-    placed = directory / source.archive[0] if source.archive else None
-    if not source.urls and not (placed and placed.exists()):
+    folder, staging = directory / source.folder, directory / f".{source.name}.download"
+    if not source.urls and not (source.archive and (directory / source.archive[0]).exists()):
         raise ValueError(f"{source.name} is not here, and cannot be downloaded: {_advice(source, directory)}")
-    # the same at each attempt, so that an interrupted one goes on
-    staging = directory / f".{source.name}.download"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with _alone(directory):
             if source.missing(folder):  # another process may have brought it meanwhile
+                # the same at each attempt, so that an interrupted one goes on
                 staging.mkdir(exist_ok=True)
-                if source.archive is None:
-                    complete = _download_files(source, folder, staging)
-                else:
-                    complete = _download_archive(source, directory, staging)
-                _move(complete, folder)
+                _move(_download(source, directory, staging), folder)
                 shutil.rmtree(staging, ignore_errors=True)
     except DownloadError as error:
         with suppress(OSError):  # what has come already stays, for the next attempt
@@ -78,31 +72,25 @@ def install(source: Source, directory: Path) -> Path:
     return folder
 
 
-def _download_files(source: Source, folder: Path, staging: Path) -> Path:
-    for name in source.missing(folder):
-        _fetch_any(source, name, staging / name, source.files[name])
-    return staging
-
-
-def _download_archive(source: Source, directory: Path, staging: Path) -> Path:
-    assert source.archive is not None
+def _download(source: Source, directory: Path, staging: Path) -> Path:
+    """A folder with all that is missing; what is wrong is deleted, the user's own archive aside."""
+    if source.archive is None:
+        for name in source.missing(directory / source.folder):
+            _fetch_any(source, name, staging / name, source.files[name])
+        return staging
     name, checksum = source.archive
-    if (directory / name).exists():  # the user's, which is never deleted
-        problem = mismatch(directory / name, checksum) or _unpack(source, directory / name, staging)
-        if problem:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise ValueError(problem)
-    else:
-        _fetch_any(source, name, staging / name, checksum)
-        if problem := _unpack(source, staging / name, staging):
-            shutil.rmtree(staging, ignore_errors=True)
-            raise DownloadError(problem)
+    placed = (directory / name).exists()
+    archive = (directory if placed else staging) / name
+    if not placed:
+        _fetch_any(source, name, archive, checksum)
+    if problem := mismatch(archive, checksum) or _unpack(source, archive, staging / "unpacked"):
+        shutil.rmtree(staging, ignore_errors=True)
+        raise (ValueError if placed else DownloadError)(problem)
     return staging / "unpacked" / source.folder
 
 
-def _unpack(source: Source, archive: Path, staging: Path) -> str:
-    """What is wrong with an archive; nothing, and then its content is in ``staging / "unpacked"``."""
-    target = staging / "unpacked"
+def _unpack(source: Source, archive: Path, target: Path) -> str:
+    """Unpack an archive into ``target``; what is wrong with it, if anything."""
     folder = target / source.folder
     shutil.rmtree(target, ignore_errors=True)  # of an attempt that did not come to its end
     try:
@@ -221,14 +209,13 @@ def _append(url: str, part: Path) -> None:
     try:
         with ExitStack() as opened:
             file = opened.enter_context(part.open("ab"))
-            bar = opened.enter_context(
-                tqdm(total=1, unit="B", unit_scale=True, desc=part.stem, disable=None)  # pooch sets the total
-            )
+            bar: Any = tqdm(total=1, unit="B", unit_scale=True, desc=part.stem, disable=None)
+            opened.enter_context(bar)  # pooch sets its total
             HTTPDownloader(bar, 1 << 16, headers=headers, hooks={"response": begin})(url, file, None)
     except requests.HTTPError as error:
-        status, reason = error.response.status_code, error.response.reason
-        final = status < 500 and status not in (408, 416, 429)
-        raise DownloadError(f"{url}: {status} {reason}", final=final) from error
+        answer: Any = error.response
+        final = answer.status_code < 500 and answer.status_code not in (408, 416, 429)
+        raise DownloadError(f"{url}: {answer.status_code} {answer.reason}", final=final) from error
     except requests.exceptions.ChunkedEncodingError as error:
         raise DownloadError(f"{url}: the connection broke off") from error
     except requests.RequestException as error:

@@ -3,9 +3,9 @@
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,8 +34,8 @@ class ImageFolder(Dataset):
             processes. The others are black.
     """
 
-    files: Sequence[str] = ()
-    classes: Sequence[str] = ()
+    files: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
     size: int = 224
     part: tuple[int, int] = (0, 1)
 

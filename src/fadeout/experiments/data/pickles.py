@@ -39,11 +39,13 @@ def load(content: bytes) -> Any:
 
 def _check_sizes(content: bytes) -> None:
     """Raise if the C unpickler, which believes the sizes that it reads, would allocate more than there is."""
-    try:  # reading the opcodes raises where fewer bytes follow than one announces
-        opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
+    memo = 0
+    try:  # reading an opcode raises where fewer bytes follow than it announces
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+                memo = max(memo, int(argument or 0))
     except ValueError as error:
         raise ValueError(f"no pickle of plain data ({error})") from error
-    memo = max((entry for name, entry in opcodes if name in ("PUT", "BINPUT", "LONG_BINPUT")), default=0)
     if memo > len(content):
         raise ValueError(f"a pickle of {len(content)} bytes with a memo of {memo} entries")
 
