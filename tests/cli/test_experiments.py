@@ -192,7 +192,7 @@ def test_wrong_input_to_reproduce(fadeout, experiment, arguments, message):
 
 def test_missing_data_are_said_before_anything_starts(fadeout, monkeypatch, tmp_path):
     def no_network(*given):
-        from fadeout.experiments.data.http import DownloadError
+        from fadeout.experiments.data.download import DownloadError
 
         raise DownloadError("no network")
 

@@ -1,14 +1,13 @@
 """What ``fadeout data`` does."""
 
-import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from fadeout._checks import known
 from fadeout.experiments import data as data_sets
-from fadeout.experiments.data.directories import find, places
 from fadeout.experiments.data.download import obtain
-from fadeout.experiments.data.source import Source
+from fadeout.experiments.data.source import Source, find, search_directories
 
 
 def sources() -> Mapping[str, Source | None]:
@@ -26,12 +25,12 @@ def sources() -> Mapping[str, Source | None]:
 
 
 def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
-    """List the data sets: where each lies, or how to get it. "fadeout data get NAME" downloads one.
+    """List the data sets: where each is, or how to get it. "fadeout data get NAME" downloads one.
 
     Args:
         get: nothing, or the word get and the names of data sets.
-        data_dir: the first place to look, and where to put them; then the environment's FADEOUT_DATA, then a
-            cache folder.
+        data_dir: the first directory to look in, and where to put them; then the environment's FADEOUT_DATA,
+            then a cache.
     """
     if not get:
         return show(data_dir)
@@ -43,22 +42,17 @@ def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
 
 
 def show(data_dir: str | None = None) -> None:
-    """Print where each data set lies and how large it is, or how to get it."""
-    print(f"looked for in {', then '.join(map(str, places(data_dir)))}")
-    known = sources()
-    width = max(map(len, known))
-    for name, source in known.items():
+    """Print where each data set is and how large it is, or how to get it."""
+    print(f"looked for in {', then '.join(map(str, search_directories(data_dir)))}")
+    width = max(map(len, sources()))
+    for name, source in sources().items():
         print(f"{name:{width}}  {_state(source, data_dir)}")
 
 
 def fetch(name: str, data_dir: str | None = None) -> None:
     """Download a data set, unless it is there."""
-    known = sources()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
-        raise ValueError(f"no data set {name!r}; {hint}")
-    source = known[name]
+    known("data set", name, sources())
+    source = sources()[name]
     if source is not None:
         source.verify(obtain(source, data_dir))
     print(f"{name}: {_state(source, data_dir)}")
@@ -74,7 +68,7 @@ def _state(source: Source | None, data_dir: str | None) -> str:
         except ValueError as error:
             return f"damaged: {error}"
         return f"{_size(source, folder)} in {folder}"
-    for folder in (place / source.folder for place in places(data_dir)):
+    for folder in (path / source.folder for path in search_directories(data_dir)):
         missing = source.missing(folder)
         if len(missing) < len(source.files):
             return f"incomplete: {folder} lacks {', '.join(missing)}{_how(source)}"
@@ -86,7 +80,7 @@ def _how(source: Source) -> str:
 
 
 def _size(source: Source, folder: Path) -> str:
-    """The bytes of files; of folders, whose files may be a million, how much is in each."""
+    """The bytes of files; of directories, whose files may be a million, how much is in each."""
     paths = [folder / name for name in source.files]
     if all(path.is_file() for path in paths):
         return f"{sum(path.stat().st_size for path in paths) / 1e6:.1f} MB"

@@ -59,6 +59,14 @@ def test_cifar100_reads_fine_labels(unchecked, tmp_path):
     assert data.test_y.tolist() == list(range(100))
 
 
+def nested(depth):
+    """2 ** depth labels in a few bytes."""
+    shared = [1, 1]
+    for _ in range(depth - 1):
+        shared = [shared, shared]
+    return shared
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -68,13 +76,17 @@ def test_cifar100_reads_fine_labels(unchecked, tmp_path):
             pickle.dumps({b"data": np.zeros((1, 3072), np.uint8)}, 2),
             "no dictionary with data and fine_labels",
         ),
-        (pickle.dumps({b"data": [1], b"fine_labels": [1]}, 2), "no pictures of 3 by 32 by 32 bytes"),
-        (pickle.dumps({b"data": np.zeros((1, 9), np.uint8), b"fine_labels": [1]}, 2), "no pictures of 3 by"),
+        (pickle.dumps({b"data": [1], b"fine_labels": [1]}, 2), "no images of 3 by 32 by 32 bytes"),
+        (pickle.dumps({b"data": np.zeros((1, 9), np.uint8), b"fine_labels": [1]}, 2), "no images of 3 by"),
         (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [1]}, 2), "as many as labels"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"fine_labels": [100]}, 2), "not 0 to 99"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"fine_labels": ["a"]}, 2), "not 0 to 99"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"fine_labels": 3}, 2), "as many as labels"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"fine_labels": [[1], 2]}, 2), "damaged"),
+        (
+            pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": nested(31)}, 2),
+            "not 0 to 99",
+        ),
         (b"\x80\x02", "damaged"),
     ],
 )

@@ -7,7 +7,6 @@ import torch
 
 from fadeout._checks import MissingExtraError
 from fadeout.experiments.data import Dataset, digits
-from fadeout.experiments.data.dataset import held_out
 
 
 def numbered(count=10, **options):
@@ -129,7 +128,7 @@ def test_a_wrong_fraction_is_named(fraction):
 
 def test_too_few_to_hold_out():
     with pytest.raises(ValueError, match="10 inputs are too few to hold out 10%"):
-        held_out(torch.arange(10), 0.1)
+        numbered().validation(0.1)
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 11])

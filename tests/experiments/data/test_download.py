@@ -1,92 +1,28 @@
 """Downloads from a server on this machine: interrupted, resumed, altered, refused."""
 
+import gzip
 import hashlib
-import io
-import tarfile
 import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from support.file_server import archive, md5, serving
 
-from fadeout.experiments.data import http
-from fadeout.experiments.data.download import install, obtain
-from fadeout.experiments.data.http import DownloadError, fetch
+from fadeout.experiments.data import download
+from fadeout.experiments.data.download import DownloadError, fetch, install, obtain
 from fadeout.experiments.data.source import Source
 
 CONTENT = bytes(range(256)) * 2000  # half a megabyte: several pieces
 FILES = {"a.bin": CONTENT, "b.bin": b"small"}
 
 
-def md5(content: bytes) -> str:
-    return f"md5:{hashlib.md5(content).hexdigest()}"
-
-
-def archive(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-class Server(ThreadingHTTPServer):
-    """What it serves and how it fails are set by each test; it notes the requests."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files: dict[str, bytes] = dict(FILES)
-        self.cuts: list[int] = []  # after how many bytes to break off, request by request
-        self.errors: list[int] = []  # statuses to answer instead, request by request
-        self.ranges = True
-        self.requests: list[tuple[str, str | None]] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self):
-        name, span = self.path[1:], self.headers.get("Range")
-        self.server.requests.append((name, span))
-        content = self.server.files.get(name)
-        if self.server.errors or content is None:
-            self.send_error(self.server.errors.pop(0) if self.server.errors else 404)
-            return
-        start = int(span.removeprefix("bytes=").rstrip("-")) if span and self.server.ranges else 0
-        if start >= len(content):
-            self.send_response(416)
-            self.send_header("Content-Range", f"bytes */{len(content)}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
-        self.end_headers()
-        cut = self.server.cuts.pop(0) if self.server.cuts else len(content)
-        self.wfile.write(content[start : start + cut])
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(http, "WAITS", (0, 0))
-    server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    monkeypatch.setattr(download, "WAITS", (0, 0))
+    with serving() as server:
+        server.files = dict(FILES)
+        yield server
 
 
 @pytest.fixture
@@ -151,7 +87,7 @@ def test_a_wrong_checksum_is_told_and_nothing_is_there(server, toy, tmp_path):
     server.files["b.bin"] = b"altered"
     expected, found = (hashlib.md5(content).hexdigest() for content in (b"small", b"altered"))
     with pytest.raises(
-        ValueError, match=rf"b\.bin.* expected md5:{expected} but got {found}.*place a\.bin, b\.bin in"
+        ValueError, match=rf"b\.bin.* md5 is {found}, expected {expected}.*place a\.bin, b\.bin in"
     ):
         obtain(toy, tmp_path)
     assert not (tmp_path / "toy").exists()
@@ -231,16 +167,26 @@ def test_an_archive_that_the_user_placed_is_taken_and_kept(server, packed, tmp_p
         (archive({"toy-data/a.bin": CONTENT}), r"lacks b\.bin in toy-data"),
         (archive({"toy-data/a.bin": CONTENT, "toy-data/b.bin": b"altered"}), "not the publisher's file"),
         (archive({"toy-data/a.bin": CONTENT})[:-500], "cannot be unpacked"),
-        (b"no archive", "cannot be unpacked"),
+        (gzip.compress(gzip.decompress(archive({"toy-data/a.bin": CONTENT}))[:9000]) + b"x", "cannot be unp"),
+        (b"<html>log in to the network</html>", "cannot be unpacked"),
+        (b"", "cannot be unpacked"),
     ],
-    ids=["outside", "incomplete", "altered", "cut off", "no archive"],
+    ids=["outside", "incomplete", "altered", "cut off", "damaged", "captive portal", "empty"],
 )
-def test_a_bad_archive_leaves_nothing(server, packed, tmp_path, content, message):
-    server.files["toy.tar.gz"] = content
-    with pytest.raises(ValueError, match=message):
-        obtain(replace(packed, archive=("toy.tar.gz", md5(content))), tmp_path / "data")
-    assert not (tmp_path / "data" / "toy-data").exists()
+@pytest.mark.parametrize("checksum", [md5, lambda _: ""], ids=["as announced", "no checksum"])
+def test_a_bad_archive_leaves_nothing_and_is_not_taken_again(
+    server, packed, tmp_path, content, message, checksum
+):
+    right, server.files["toy.tar.gz"] = server.files["toy.tar.gz"], content
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            obtain(replace(packed, archive=("toy.tar.gz", checksum(content))), tmp_path / "data")
+        assert not list((tmp_path / "data").iterdir())
     assert not list(tmp_path.rglob("outside"))
+    server.files["toy.tar.gz"] = right
+    folder = obtain(replace(packed, archive=("toy.tar.gz", checksum(right))), tmp_path / "data")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
+    assert len(server.requests) == 3
 
 
 def test_without_network_it_says_what_to_place_where(toy, packed, tmp_path, monkeypatch):
@@ -271,9 +217,9 @@ def test_what_nobody_publishes_says_how_to_get_it(tmp_path):
         install(source, tmp_path)
 
 
-def test_a_place_that_cannot_be_written_is_named(toy, tmp_path):
+def test_a_directory_that_cannot_be_written_is_named(toy, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"toy cannot be put in .*file/data \(.*name another place"):
+    with pytest.raises(ValueError, match=r"toy cannot be put in .*file/data \(.*name another directory"):
         obtain(toy, tmp_path / "file" / "data")
 
 

@@ -1,4 +1,4 @@
-"""MNIST: the publisher's idx files, and what a wrong place or file gets."""
+"""MNIST: the publisher's idx files, and what a wrong directory or file gets."""
 
 import gzip
 import importlib
@@ -29,13 +29,13 @@ def idx(values: bytes, *sizes: int) -> bytes:
 
 @pytest.fixture
 def tiny_mnist(tmp_path):
-    """Three training pictures and two test pictures in the publisher's format: black, white, grey."""
+    """Three training images and two test images in the publisher's format: black, white, grey."""
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
-    pictures = b"".join(bytes([value]) * 784 for value in (0, 255, 51))
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(idx(pictures, 3, 28, 28))
+    images = b"".join(bytes([value]) * 784 for value in (0, 255, 51))
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(idx(images, 3, 28, 28))
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(idx(bytes([3, 1, 4]), 3))
-    (folder / "t10k-images-idx3-ubyte.gz").write_bytes(idx(pictures[: 2 * 784], 2, 28, 28))
+    (folder / "t10k-images-idx3-ubyte.gz").write_bytes(idx(images[: 2 * 784], 2, 28, 28))
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(idx(bytes([9, 0]), 2))
     return tmp_path
 

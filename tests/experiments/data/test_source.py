@@ -1,12 +1,11 @@
-"""Checksums of files, and the places where data sets are looked for."""
+"""Checksums of files, and the directories where data sets are looked for."""
 
 import hashlib
 from pathlib import Path
 
 import pytest
 
-from fadeout.experiments.data.directories import find, places
-from fadeout.experiments.data.source import Source, check
+from fadeout.experiments.data.source import Source, find, mismatch, search_directories
 
 CONTENT = b"the publisher's"
 TOY = Source("toy", "toy-data", {"a": f"md5:{hashlib.md5(CONTENT).hexdigest()}", "b": ""})
@@ -39,23 +38,23 @@ def test_an_altered_file_is_named_with_both_checksums_and_left_in_place(tmp_path
 def test_other_checksums_than_md5(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(CONTENT)
-    check(path, f"sha256:{hashlib.sha256(CONTENT).hexdigest()}")
-    with pytest.raises(ValueError, match="sha256 is"):
-        check(path, "sha256:00")
+    for content in (None, CONTENT):
+        assert mismatch(path, f"sha256:{hashlib.sha256(CONTENT).hexdigest()}", content) == ""
+        assert "sha256 is" in mismatch(path, "sha256:00", content)
 
 
-def test_places_are_the_users_then_the_environments_then_the_cache(tmp_path, monkeypatch):
+def test_directories_are_the_users_then_the_environments_then_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FADEOUT_DATA", raising=False)
     cache = tmp_path / "cache" / "fadeout"
-    assert places() == [cache]
+    assert search_directories() == [cache]
     monkeypatch.setenv("FADEOUT_DATA", str(tmp_path / "env"))
-    assert places() == [tmp_path / "env", cache]
-    assert places(tmp_path / "mine") == [tmp_path / "mine", tmp_path / "env", cache]
-    assert places(tmp_path / "env") == [tmp_path / "env", cache]
+    assert search_directories() == [tmp_path / "env", cache]
+    assert search_directories(tmp_path / "mine") == [tmp_path / "mine", tmp_path / "env", cache]
+    assert search_directories(tmp_path / "env") == [tmp_path / "env", cache]
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert places()[-1] == Path.home() / ".cache" / "fadeout"
-    assert places("~/data")[0] == Path.home() / "data"
+    assert search_directories()[-1] == Path.home() / ".cache" / "fadeout"
+    assert search_directories("~/data")[0] == Path.home() / "data"
 
 
 def test_the_first_complete_folder_is_found(tmp_path, monkeypatch):

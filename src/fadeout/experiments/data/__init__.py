@@ -4,13 +4,13 @@ from fadeout.experiments.data.cifar import cifar10, cifar100, cifar100_sample
 from fadeout.experiments.data.cora import cora
 from fadeout.experiments.data.dataset import Dataset
 from fadeout.experiments.data.digits import digits
-from fadeout.experiments.data.folder import PictureFolder
+from fadeout.experiments.data.image_folder import ImageFolder
 from fadeout.experiments.data.imagenet import imagenet, imagenet_sample
 from fadeout.experiments.data.mnist import mnist
 
 __all__ = [
     "Dataset",
-    "PictureFolder",
+    "ImageFolder",
     "cifar10",
     "cifar100",
     "cifar100_sample",

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: 60,000 colour pictures of 32 by 32 pixels, in the publisher's pickles."""
+"""CIFAR-10 and CIFAR-100: 60,000 colour images of 32 by 32 pixels, in the publisher's pickles."""
 
 import os
 from pathlib import Path
@@ -54,20 +54,20 @@ def cifar10(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """CIFAR-10 as bytes (N, 3, 32, 32), normalised when a batch is taken, moved and mirrored for training.
 
     Args:
-        directory: where ``cifar-10-batches-py`` lies, or is put; see :func:`~.directories.places`.
+        directory: holds ``cifar-10-batches-py``, or will; see :func:`~.source.search_directories`.
     """
     folder = obtain(CIFAR10, directory)
     train = [_read(CIFAR10, folder, f"data_batch_{number}", b"labels", 10) for number in range(1, 6)]
     test = _read(CIFAR10, folder, "test_batch", b"labels", 10)
-    pictures, labels = (torch.cat(parts) for parts in zip(*train, strict=True))
-    return Dataset(pictures, labels, *test, prepare=_NORMALISE_10, augment=crop_and_flip)
+    images, labels = (torch.cat(parts) for parts in zip(*train, strict=True))
+    return Dataset(images, labels, *test, prepare=_NORMALISE_10, augment=crop_and_flip)
 
 
 def cifar100(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """CIFAR-100 as bytes (N, 3, 32, 32), with its 100 fine labels, and otherwise like CIFAR-10.
 
     Args:
-        directory: where ``cifar-100-python`` lies, or is put; see :func:`~.directories.places`.
+        directory: holds ``cifar-100-python``, or will; see :func:`~.source.search_directories`.
     """
     return _cifar100(CIFAR100, directory)
 
@@ -76,7 +76,7 @@ def cifar100_sample(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """A part of CIFAR-100 that somebody has placed in ``cifar-100-sample``, for trials.
 
     Args:
-        directory: where the folder lies; see :func:`~.directories.places`.
+        directory: holds ``cifar-100-sample``; see :func:`~.source.search_directories`.
     """
     return _cifar100(CIFAR100_SAMPLE, directory)
 
@@ -88,19 +88,23 @@ def _cifar100(source: Source, directory: str | os.PathLike[str] | None) -> Datas
 
 
 def _read(source: Source, folder: Path, name: str, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
-    """The pictures and labels of a batch file."""
+    """The images and labels of a batch file."""
     content = source.read(folder, name)
     try:
         batch = pickles.load(content)
         if not isinstance(batch, dict) or not {b"data", key} <= batch.keys():
             raise ValueError(f"no dictionary with data and {key.decode()}")
-        pictures, labels = batch[b"data"], np.asarray(batch[key])
-        if getattr(pictures, "dtype", None) != np.uint8 or pictures.shape != (*labels.shape, 3 * 32 * 32):
-            raise ValueError("no pictures of 3 by 32 by 32 bytes, as many as labels")
+        images, labels = batch[b"data"], batch[key]
+        # lists that share their parts are small in a pickle, and an array of them as large as it likes
+        if isinstance(labels, list | tuple) and not all(type(label) is int for label in labels):
+            raise ValueError(f"labels that are not 0 to {classes - 1}")
+        labels = np.asarray(labels)
+        if getattr(images, "dtype", None) != np.uint8 or images.shape != (*labels.shape, 3 * 32 * 32):
+            raise ValueError("no images of 3 by 32 by 32 bytes, as many as labels")
         if labels.dtype.kind != "i" or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
             raise ValueError(f"labels that are not 0 to {classes - 1}")
     except ValueError as error:
         raise ValueError(
             f"{folder / name} is damaged ({error}): replace it by the publisher's file"
         ) from error
-    return torch.from_numpy(pictures.reshape(-1, 3, 32, 32).copy()), torch.from_numpy(labels).long()
+    return torch.from_numpy(images.reshape(-1, 3, 32, 32).copy()), torch.from_numpy(labels).long()

@@ -4,7 +4,7 @@ import copy
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Graph:
 
     def validation(self) -> "Graph":
         """The same graph, tested on the nodes that are held out for it."""
-        return Graph(self.features, self.adjacency, self.labels, self.train, self.held_out, self.held_out)
+        return replace(self, test=self.held_out)
 
     def _only(self, part: slice) -> Tensor:
         labels = torch.full_like(self.labels, self.IGNORED)
@@ -90,8 +90,7 @@ def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
     rows.
 
     Args:
-        directory: where ``cora/cora.content`` and ``cora/cora.cites`` lie, or are put; see
-            :func:`fadeout.experiments.data.directories.places`.
+        directory: holds ``cora``, or will; see :func:`~.source.search_directories`.
     """
     folder = obtain(CORA, directory)
     content, cites = (CORA.read(folder, name).decode().splitlines() for name in CORA.files)

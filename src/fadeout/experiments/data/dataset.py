@@ -1,4 +1,4 @@
-"""A data set in memory."""
+"""A data set in memory, and the order in which an epoch sees it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -47,11 +47,14 @@ class Dataset:
     @property
     def example(self) -> Tensor:
         """A batch of one test input, as a network takes it, for tracing."""
-        return self.prepare(self.test_x[:1])
+        return self._test_inputs(self.test_x[:1])
 
     def steps(self, batch_size: int) -> int:
         """The batches in an epoch; the incomplete last one is left out."""
-        return steps(len(self.train_y), batch_size)
+        count = len(self.train_y)
+        if not 0 < batch_size <= count:
+            raise ValueError(f"a batch of {batch_size} from {count} inputs for training: take 1 to {count}")
+        return count // batch_size
 
     def batches(
         self, batch_size: int, *, epoch: int, seed: int, first: int = 0
@@ -66,19 +69,17 @@ class Dataset:
             seed: of the order, and of the augmentation.
             first: the number of the batch to begin with; those before it cost nothing.
         """
-        order = epoch_order(len(self.train_y), epoch, seed)
+        order = torch.randperm(len(self.train_y), generator=Generator().manual_seed(seed * 10_007 + epoch))
         for step in range(first, self.steps(batch_size)):
             chosen = order[step * batch_size : (step + 1) * batch_size]
-            x = self.train_x[chosen]
-            if self.augment is not None:
-                x = self.augment(x, step_generator(seed, epoch, step))
-            yield self.prepare(x), self.train_y[chosen]
+            x = self._training_inputs(self.train_x[chosen], _step_generator(seed, epoch, step))
+            yield x, self.train_y[chosen]
 
     def tests(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The test part in its order, prepared; the last batch may be smaller."""
         for start in range(0, len(self.test_y), batch_size):
             part = slice(start, start + batch_size)
-            yield self.prepare(self.test_x[part]), self.test_y[part]
+            yield self._test_inputs(self.test_x[part]), self.test_y[part]
 
     def validation(self, fraction: float = 0.1) -> "Dataset":
         """The data set for choosing settings: its test part is a fixed share of the training part.
@@ -91,7 +92,15 @@ class Dataset:
         >>> len(held_out.train_y), held_out.test_y.bincount().tolist()
         (16, [2, 2])
         """
-        out = held_out(self.train_y, fraction)
+        if not 0 < fraction < 1:
+            raise ValueError(f"a fraction of {fraction} to hold out: take one between 0 and 1, such as 0.1")
+        generator, out = Generator().manual_seed(0), torch.zeros(len(self.train_y), dtype=torch.bool)
+        for label in self.train_y.unique():
+            members = (self.train_y == label).nonzero().flatten()
+            shuffled = members[torch.randperm(len(members), generator=generator)]
+            out[shuffled[: round(len(members) * fraction)]] = True
+        if not out.any() or out.all():
+            raise ValueError(f"{len(out)} inputs are too few to hold out {fraction:.0%} of each class")
         return replace(
             self,
             train_x=self.train_x[~out],
@@ -100,38 +109,14 @@ class Dataset:
             test_y=self.train_y[out],
         )
 
+    def _training_inputs(self, x: Tensor, generator: Generator) -> Tensor:
+        return self.prepare(x if self.augment is None else self.augment(x, generator))
 
-def steps(count: int, batch_size: int) -> int:
-    """The complete batches in ``count`` inputs, of which there must be one."""
-    if not 0 < batch_size <= count:
-        raise ValueError(f"a batch of {batch_size} from {count} inputs for training: take 1 to {count}")
-    return count // batch_size
-
-
-def epoch_order(count: int, epoch: int, seed: int) -> Tensor:
-    """The order in which an epoch sees ``count`` inputs."""
-    return torch.randperm(count, generator=Generator().manual_seed(seed * 10_007 + epoch))
+    def _test_inputs(self, x: Tensor) -> Tensor:
+        return self.prepare(x)
 
 
-def step_generator(seed: int, epoch: int, step: int) -> Generator:
+def _step_generator(seed: int, epoch: int, step: int) -> Generator:
     """What a batch draws from: its numbers have nothing to do with those of any other batch."""
     mixed = np.random.SeedSequence([seed % 2**64, epoch, step]).generate_state(1, np.uint64)
     return Generator().manual_seed(int(mixed[0]))
-
-
-def held_out(labels: Tensor, fraction: float) -> Tensor:
-    """True for the share of each class that is held out; the same at each call.
-
-    >>> held_out(torch.tensor([0, 0, 1, 1, 1, 1]), 0.5).sum().item()
-    3
-    """
-    if not 0 < fraction < 1:
-        raise ValueError(f"a fraction of {fraction} to hold out: take one between 0 and 1, such as 0.1")
-    generator, out = Generator().manual_seed(0), torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique():
-        members = (labels == label).nonzero().flatten()
-        shuffled = members[torch.randperm(len(members), generator=generator)]
-        out[shuffled[: round(len(members) * fraction)]] = True
-    if not out.any() or out.all():
-        raise ValueError(f"{len(labels)} inputs are too few to hold out {fraction:.0%} of each class")
-    return out

@@ -1,110 +1,107 @@
 """Data sets from their publishers: whole and checked, or not at all."""
 
+import gzip
 import os
 import shutil
 import tarfile
+import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from fadeout.experiments.data.directories import find, places
-from fadeout.experiments.data.http import DownloadError, fetch
-from fadeout.experiments.data.source import Source, check
+from fadeout._checks import extra
+from fadeout.experiments.data.source import Source, find, mismatch, search_directories
+
+WAITS = (1, 2, 5)  # seconds before each further attempt
+
+
+class DownloadError(Exception):
+    """A file that could not be had, and why; ``final`` if it would be the same a moment later."""
+
+    def __init__(self, problem: str, *, final: bool = False):
+        super().__init__(problem)
+        self.final = final
 
 
 def obtain(source: Source, directory: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of a data set, which is downloaded if it is in none of the places.
+    """The folder of a data set, which is downloaded if it is nowhere yet.
 
     Args:
         source: the data set's.
-        directory: the first place to look; see :func:`fadeout.experiments.data.directories.places`.
+        directory: the first to look in; see :func:`~fadeout.experiments.data.source.search_directories`.
     """
-    return find(source, directory) or install(source, places(directory)[0])
+    return find(source, directory) or install(source, search_directories(directory)[0])
 
 
-def install(source: Source, place: Path) -> Path:
-    """Download a data set and put its folder below ``place`` in one move, or say what to place where.
+def install(source: Source, directory: Path) -> Path:
+    """Download a data set and move its folder into ``directory`` in one go, or say what to place where.
 
-    An archive that lies in ``place`` already is taken instead of a download. Files that are in the folder
-    stay as they are; only what is missing is added.
+    An archive that is in ``directory`` already is taken instead of a download. Files that are in the folder
+    stay as they are; only what is missing is added. What was downloaded and turns out to be wrong is deleted,
+    so that the next attempt downloads it anew.
 
     Args:
         source: the data set's.
-        place: where its folder goes.
+        directory: where its folder goes.
     """
-    folder, archived = place / source.folder, bool(source.archive and (place / source.archive[0]).exists())
-    if not source.urls and not archived:
-        raise ValueError(f"{source.name} is not here, and cannot be downloaded: {_advice(source, place)}")
+    folder, staging = directory / source.folder, directory / f".{source.name}.download"
+    if not source.urls and not (source.archive and (directory / source.archive[0]).exists()):
+        raise ValueError(f"{source.name} is not here, and cannot be downloaded: {_advice(source, directory)}")
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with _alone(place):
+        directory.mkdir(parents=True, exist_ok=True)
+        with _alone(directory):
             if source.missing(folder):  # another process may have brought it meanwhile
-                _bring(source, place, folder)
+                # the same at each attempt, so that an interrupted one goes on
+                staging.mkdir(exist_ok=True)
+                _move(_download(source, directory, staging), folder)
+                shutil.rmtree(staging, ignore_errors=True)
     except DownloadError as error:
         with suppress(OSError):  # what has come already stays, for the next attempt
-            _staging(source, place).rmdir()
+            staging.rmdir()
         raise ValueError(
-            f"{source.name} is not here, and could not be downloaded ({error}): {_advice(source, place)}"
+            f"{source.name} is not here, and could not be downloaded ({error}): {_advice(source, directory)}"
         ) from error
     except OSError as error:
         raise ValueError(
-            f"{source.name} cannot be put in {place} ({error}): name another place (--data-dir, FADEOUT_DATA)"
+            f"{source.name} cannot be put in {directory} ({error}): name another directory (--data-dir, "
+            "FADEOUT_DATA)"
         ) from error
     return folder
 
 
-def _bring(source: Source, place: Path, folder: Path) -> None:
-    staging = _staging(source, place)
-    staging.mkdir(exist_ok=True)
+def _download(source: Source, directory: Path, staging: Path) -> Path:
+    """A folder with all that is missing; what is wrong is deleted, the user's own archive aside."""
     if source.archive is None:
-        for name in source.missing(folder):
-            if not (staging / name).exists():
-                _fetch_any(source, name, staging / name, source.files[name])
-        complete = staging
-    else:
-        complete = _unpacked(source, place, staging) / source.folder
-    source.verify(complete)
-    _move(complete, folder)
-    shutil.rmtree(staging, ignore_errors=True)
-
-
-def _staging(source: Source, place: Path) -> Path:
-    """Where a data set is gathered: the same folder at each attempt, so that an interrupted one goes on."""
-    return place / f".{source.name}.download"
-
-
-def _fetch_any(source: Source, name: str, path: Path, checksum: str) -> None:
-    problems = []
-    for url in source.urls:
-        try:
-            return fetch(url + name, path, checksum)
-        except DownloadError as error:
-            problems.append(error)
-    raise DownloadError("; ".join(map(str, problems))) from problems[0]
-
-
-def _unpacked(source: Source, place: Path, staging: Path) -> Path:
-    assert source.archive is not None
+        for name in source.missing(directory / source.folder):
+            _fetch_any(source, name, staging / name, source.files[name])
+        return staging
     name, checksum = source.archive
-    archive = place / name
-    if archive.exists():
-        check(archive, checksum)
-    else:
-        archive = staging / name
-        if not archive.exists():
-            _fetch_any(source, name, archive, checksum)
-    target = staging / "unpacked"
+    placed = (directory / name).exists()
+    archive = (directory if placed else staging) / name
+    if not placed:
+        _fetch_any(source, name, archive, checksum)
+    if problem := mismatch(archive, checksum) or _unpack(source, archive, staging / "unpacked"):
+        shutil.rmtree(staging, ignore_errors=True)
+        raise (ValueError if placed else DownloadError)(problem)
+    return staging / "unpacked" / source.folder
+
+
+def _unpack(source: Source, archive: Path, target: Path) -> str:
+    """Unpack an archive into ``target``; what is wrong with it, if anything."""
+    folder = target / source.folder
     shutil.rmtree(target, ignore_errors=True)  # of an attempt that did not come to its end
     try:
-        with tarfile.open(archive) as content:
-            content.extractall(target, filter="data")  # nothing outside the folder, no devices
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise ValueError(f"{archive} cannot be unpacked ({error})") from error
-    missing = source.missing(target / source.folder)
-    if missing:
-        raise ValueError(f"{archive} lacks {', '.join(missing)} in {source.folder}")
-    return target
+        with tarfile.open(archive, "r:gz") as content:
+            content.extractall(target, filter="data")  # nothing outside the target, no devices
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        return f"{archive} cannot be unpacked ({error})"
+    if missing := source.missing(folder):
+        return f"{archive} lacks {', '.join(missing)} in {source.folder}"
+    problems = (mismatch(folder / name, checksum) for name, checksum in source.files.items())
+    return next(filter(None, problems), "")
 
 
 def _move(complete: Path, folder: Path) -> None:
@@ -117,23 +114,23 @@ def _move(complete: Path, folder: Path) -> None:
             path.replace(folder / path.name)
 
 
-def _advice(source: Source, place: Path) -> str:
-    folder = place / source.folder
-    archive = f", or {source.archive[0]} in {place}" if source.archive else ""
+def _advice(source: Source, directory: Path) -> str:
+    folder = directory / source.folder
+    archive = f", or {source.archive[0]} in {directory}" if source.archive else ""
     note = f"{source.note}; " if source.note else ""
     return (
         f"{note}place {', '.join(source.missing(folder))} in {folder}{archive}; "
-        f"or set FADEOUT_DATA to (or pass as --data-dir) the directory in which {source.folder} lies"
+        f"or set FADEOUT_DATA to (or pass as --data-dir) the directory that holds {source.folder}"
     )
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def _alone(directory: Path) -> Iterator[None]:
     """One process at a time, where the system can see to it: others wait, and find the data there."""
     try:
         import fcntl
 
-        handle = os.open(place, os.O_RDONLY)
+        handle = os.open(directory, os.O_RDONLY)
     except (ImportError, OSError):
         yield
         return
@@ -143,3 +140,83 @@ def _alone(place: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+# One file over HTTP ---------------------------------------------------------------------------------------
+
+
+def _fetch_any(source: Source, name: str, path: Path, checksum: str) -> None:
+    if path.exists() and not mismatch(path, checksum):  # of an earlier attempt
+        return
+    problems = []
+    for url in source.urls:
+        try:
+            return fetch(url + name, path, checksum)
+        except DownloadError as error:
+            problems.append(error)
+    raise DownloadError("; ".join(map(str, problems))) from problems[0]
+
+
+def fetch(url: str, path: Path, checksum: str) -> None:
+    """Download a file to ``path``, where it appears only when it is whole and its checksum is right.
+
+    What has come before an interruption stays beside it (``.part``), and the next attempt, also that of a
+    later process, goes on from there.
+
+    Args:
+        url: its address.
+        path: where it goes.
+        checksum: as ``"md5:..."``; an empty one is not compared.
+    """
+    part = path.with_name(f"{path.name}.part")
+    resumed = part.exists()
+    for wait in (*WAITS, None):
+        try:
+            _append(url, part)
+            break
+        except DownloadError as error:
+            if error.final or wait is None:
+                if not part.stat().st_size:
+                    part.unlink()
+                raise
+        time.sleep(wait)
+    problem = mismatch(part, checksum)
+    if not problem:
+        part.replace(path)
+        return
+    part.unlink()
+    if not resumed:
+        raise DownloadError(f"{url}: {problem}")
+    fetch(url, path, checksum)  # what an earlier attempt left was of another file
+
+
+def _append(url: str, part: Path) -> None:
+    """Add to ``part`` what it lacks of a file."""
+    with extra("experiments"):
+        import requests
+        from pooch import HTTPDownloader
+        from tqdm import tqdm
+    have = part.stat().st_size if part.exists() else 0
+    # identity: a server may otherwise unpack a .gz on the way, or count other bytes than those of the file
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+
+    def begin(response: Any, **_: object) -> None:
+        opened.callback(response.close)
+        span = response.headers.get("Content-Range", "")
+        if response.status_code == 416 or (response.ok and not span.startswith(f"bytes {have}-")):
+            file.truncate(0)  # too long to be of this file; or the server sends everything
+
+    try:
+        with ExitStack() as opened:
+            file = opened.enter_context(part.open("ab"))
+            bar: Any = tqdm(total=1, unit="B", unit_scale=True, desc=part.stem, disable=None)
+            opened.enter_context(bar)  # pooch sets its total
+            HTTPDownloader(bar, 1 << 16, headers=headers, hooks={"response": begin})(url, file, None)
+    except requests.HTTPError as error:
+        answer: Any = error.response
+        final = answer.status_code < 500 and answer.status_code not in (408, 416, 429)
+        raise DownloadError(f"{url}: {answer.status_code} {answer.reason}", final=final) from error
+    except requests.exceptions.ChunkedEncodingError as error:
+        raise DownloadError(f"{url}: the connection broke off") from error
+    except requests.RequestException as error:
+        raise DownloadError(f"{url}: no connection to {urlsplit(url).hostname}") from error

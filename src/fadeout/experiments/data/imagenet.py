@@ -3,7 +3,7 @@
 import os
 
 from fadeout.experiments.data.download import obtain
-from fadeout.experiments.data.folder import PictureFolder, read_folder
+from fadeout.experiments.data.image_folder import ImageFolder, read_folder
 from fadeout.experiments.data.source import Source
 
 IMAGENET = Source(
@@ -11,7 +11,7 @@ IMAGENET = Source(
     folder="imagenet",
     files={"train": "", "val": ""},
     note="it needs an account at https://image-net.org/download-images; unpack the training and validation "
-    "pictures of ILSVRC2012 into a folder for each class (train/n01440764/*.JPEG, val/n01440764/*.JPEG)",
+    "images of ILSVRC2012 into a folder for each class (train/n01440764/*.JPEG, val/n01440764/*.JPEG)",
 )
 IMAGENET_SAMPLE = Source(
     name="imagenet_sample",
@@ -21,23 +21,23 @@ IMAGENET_SAMPLE = Source(
 )
 
 
-def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> PictureFolder:
+def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> ImageFolder:
     """ImageNet: random resized crops and mirroring for training, the centre for the test.
 
-    Labels are the numbers of the classes in the sorted list of the training part's folders.
+    Labels are the positions of the classes in the sorted list of the training part's folders.
 
     Args:
-        directory: where ``imagenet`` lies; see :func:`fadeout.experiments.data.directories.places`.
-        size: of the pictures that a network gets, in pixels.
+        directory: holds ``imagenet``; see :func:`~.source.search_directories`.
+        size: of the images that a network gets, in pixels.
     """
     return read_folder(obtain(IMAGENET, directory), size)
 
 
-def imagenet_sample(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> PictureFolder:
+def imagenet_sample(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> ImageFolder:
     """A part of ImageNet that somebody has placed in ``imagenet-sample``, for trials.
 
     Args:
-        directory: where the folder lies; see :func:`fadeout.experiments.data.directories.places`.
-        size: of the pictures that a network gets, in pixels.
+        directory: holds ``imagenet-sample``; see :func:`~.source.search_directories`.
+        size: of the images that a network gets, in pixels.
     """
     return read_folder(obtain(IMAGENET_SAMPLE, directory), size)

@@ -1,23 +1,38 @@
-"""Batches of pictures: normalisation and augmentation, as tensor operations."""
+"""Images: one file as a tensor of bytes, cropped and resized; batches of bytes, normalised and augmented."""
 
+import math
+import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from fadeout._checks import extra
 
-def normalise(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
-    """What makes of bytes (N, C, H, W) floats with about mean 0 and deviation 1.
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_PIXELS = 89_478_485  # where Pillow begins to warn of decompression bombs: about 360 MB
+_FORMATS = ("JPEG", "PNG")  # ImageNet has a PNG among its JPEGs; Pillow starts Ghostscript for an EPS
+_BILINEAR = 2  # PIL.Image.Resampling.BILINEAR, without importing Pillow
+_AREA = 0.08, 1.0  # the share of an image that a random crop takes
+_RATIO = 3 / 4, 4 / 3  # of its width to its height
+
+
+def normalise(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
+    """What makes of bytes (N, C, H, W) floats with about mean 0 and standard deviation 1.
 
     Args:
         mean: of each channel, where 0 is black and 1 is white.
-        deviation: of each channel.
+        std: of each channel.
 
     >>> normalise((0.5,), (0.25,))(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)).flatten()
     tensor([-2.,  2.])
     """
-    shift, scale = (255 * torch.tensor(values).view(1, -1, 1, 1) for values in (mean, deviation))
+    shift, scale = (255 * torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
 
     def prepare(x: Tensor) -> Tensor:
         return x.float().sub_(shift.to(x.device)).div_(scale.to(x.device))
@@ -26,10 +41,10 @@ def normalise(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Callable
 
 
 def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
-    """Move each picture by up to ``padding`` pixels, with black where it has been, and mirror every second.
+    """Move each image by up to ``padding`` pixels, with black where it has been, and mirror every second.
 
     Args:
-        x: pictures (N, C, H, W), as bytes.
+        x: images (N, C, H, W), as bytes.
         generator: of the moves.
         padding: in pixels, on each side.
 
@@ -39,7 +54,80 @@ def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
     count, _, height, width = x.shape
     top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < 0.5
-    # all the crops of a padded picture as one view, from which each takes its own
+    # all the crops of a padded image as one view, from which each takes its own
     crops = F.pad(x, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     x = crops[torch.arange(count), :, top, left]
     return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
+
+
+def read_random_crop(path: str, size: int, draw: random.Random) -> Tensor:
+    """A random part of an image, of random size and proportions, resized, and mirrored every second time.
+
+    Args:
+        path: of the image: a JPEG or a PNG, whatever its name, of at most ``MAX_PIXELS``.
+        size: of the result (3, size, size).
+        draw: what the part is drawn from.
+    """
+    image = _open(path)
+    pixels = _bytes(image.resize((size, size), _BILINEAR, box=_random_box(*image.size, draw)))
+    return pixels.flip(2) if draw.random() < 0.5 else pixels
+
+
+def read_centre_crop(path: str, size: int) -> Tensor:
+    """The centre of an image whose shorter side is resized to 256, or in proportion if ``size`` is not 224.
+
+    Args:
+        path: of the image: a JPEG or a PNG, whatever its name, of at most ``MAX_PIXELS``, also when resized.
+        size: of the result (3, size, size).
+    """
+    shorter = round(size * 256 / 224)
+    image = _open(path, shorter)
+    width, height = _scaled(image.size, shorter)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return _bytes(image.resize((width, height), _BILINEAR).crop((left, top, left + size, top + size)))
+
+
+def _random_box(width: int, height: int, draw: random.Random) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of a part; after ten that do not fit, the largest centre that is allowed.
+
+    >>> _random_box(100, 100, random.Random(0))
+    (0, 0, 100, 86)
+    """
+    for _ in range(10):
+        area = width * height * draw.uniform(*_AREA)
+        ratio = math.exp(draw.uniform(*map(math.log, _RATIO)))
+        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = draw.randint(0, width - wide), draw.randint(0, height - high)
+            return left, top, left + wide, top + high
+    wide, high = min(width, round(height * _RATIO[1])), min(height, round(width / _RATIO[0]))
+    left, top = (width - wide) // 2, (height - high) // 2
+    return left, top, left + wide, top + high
+
+
+def _open(path: str, shorter: int = 0) -> "Image":
+    """An image as RGB, also if it is grey-scale or CMYK.
+
+    Args:
+        path: of the file.
+        shorter: what its shorter side will be resized to, for which the limit holds too.
+    """
+    with extra("experiments"):
+        from PIL import Image
+    try:
+        with Image.open(path, formats=_FORMATS) as image:  # so far the header alone
+            for width, height in (image.size, _scaled(image.size, shorter)):
+                if width * height > MAX_PIXELS:
+                    raise ValueError(f"{width} by {height} pixels are more than {MAX_PIXELS:,}")
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} is no image that can be read ({error}): replace it") from error
+
+
+def _scaled(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+    width, height = size
+    return width * shorter // min(size), height * shorter // min(size)
+
+
+def _bytes(image: "Image") -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)

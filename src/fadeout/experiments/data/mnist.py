@@ -28,18 +28,18 @@ MNIST = Source(
 
 
 def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """MNIST as float tensors (N, 1, 28, 28), with mean 0 and deviation 1 over the training pictures.
+    """MNIST as float tensors (N, 1, 28, 28), with mean 0 and std 1 over the training images.
 
     Args:
-        directory: where ``MNIST/raw`` lies, or is put; see :func:`~.directories.places`.
+        directory: holds ``MNIST/raw``, or will; see :func:`~.source.search_directories`.
     """
     folder = obtain(MNIST, directory)
     train_x, train_y, test_x, test_y = (_idx(folder / name, MNIST.read(folder, name)) for name in MNIST.files)
     return Dataset(_normalised(train_x), train_y.long(), _normalised(test_x), test_y.long())
 
 
-def _normalised(pictures: Tensor) -> Tensor:
-    return ((pictures.float() / 255 - 0.1307) / 0.3081).unsqueeze(1)
+def _normalised(images: Tensor) -> Tensor:
+    return ((images.float() / 255 - 0.1307) / 0.3081).unsqueeze(1)
 
 
 def _idx(path: Path, compressed: bytes) -> Tensor:

@@ -3,8 +3,8 @@
 import io
 import math
 import pickle
+import pickletools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import numpy as np
 def load(content: bytes) -> Any:
     """What a pickle holds; a ValueError if it holds, or would call, anything but plain data.
 
-    The names that a pickle may look up lead to the functions of this file, never to those that they name.
-    Python 2's strings become bytes.
+    The names that a pickle may look up lead to stand-ins of this file, never to what they name.
+    Python 2's strings become bytes. What a pickle takes is bounded by its own size: an object that announces
+    more bytes than follow, or a memo with more entries than there are bytes, is refused before it is made.
 
     Args:
         content: of the pickle.
@@ -26,6 +27,7 @@ def load(content: bytes) -> Any:
     ValueError: a pickle of plain data has no use for builtins.print
     """
     try:
+        _check_sizes(content)
         return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load(), {})
     except ValueError:
         raise
@@ -35,27 +37,28 @@ def load(content: bytes) -> Any:
         raise ValueError(f"no pickle of plain data ({error})") from error
 
 
+def _check_sizes(content: bytes) -> None:
+    """Raise if the C unpickler, which believes the sizes that it reads, would allocate more than there is."""
+    memo = 0
+    try:  # reading an opcode raises where fewer bytes follow than it announces
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+                memo = max(memo, int(argument or 0))
+    except ValueError as error:
+        raise ValueError(f"no pickle of plain data ({error})") from error
+    if memo > len(content):
+        raise ValueError(f"a pickle of {len(content)} bytes with a memo of {memo} entries")
+
+
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> "_Call":
+    def find_class(self, module: str, name: str) -> type:
         try:
-            return _NAMES[module, name]
+            return _STAND_INS[module, name]
         except KeyError:
             raise ValueError(f"a pickle of plain data has no use for {module}.{name}") from None
 
 
-class _Call:
-    """A function that a pickle may call, and whose attributes it cannot set."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., object]):
-        self._function = function
-
-    def __call__(self, *arguments: object) -> object:
-        return self._function(*arguments)
-
-    def __setstate__(self, state: object) -> None:
-        raise ValueError("a pickle that tries to change what it may call")
+# Each stand-in has a __setstate__, so that a pickle cannot set attributes of the class itself
 
 
 class _Dtype:
@@ -95,24 +98,29 @@ class _Array:
         self.values = np.frombuffer(content, numpy_dtype).reshape(shape, order="F" if columns_first else "C")
 
 
+class _Encoded(bytes):
+    """How Python 3 writes bytes into an old pickle: as text, to be encoded."""
+
+    def __new__(cls, text: object, encoding: object) -> "bytes":  # pyright: ignore[reportInconsistentConstructor]
+        if type(text) is not str or _text(encoding) != "latin1":
+            raise ValueError("a pickle that encodes something else than bytes")
+        return text.encode("latin1")
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("a pickle that changes bytes")
+
+
+_STAND_INS: dict[tuple[str, str], type] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,  # only named, as the first argument of _reconstruct
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _Encoded,
+}
+
+
 def _text(name: object) -> str:
     return name.decode("latin1") if isinstance(name, bytes) else str(name)
-
-
-def _encode(text: object, encoding: object) -> bytes:
-    """How Python 3 writes bytes into an old pickle."""
-    if type(text) is not str or _text(encoding) != "latin1":
-        raise ValueError("a pickle that encodes something else than bytes")
-    return text.encode("latin1")
-
-
-_NAMES = {
-    ("numpy.core.multiarray", "_reconstruct"): _Call(_Array),
-    ("numpy._core.multiarray", "_reconstruct"): _Call(_Array),
-    ("numpy", "ndarray"): _Call(_Array),  # only named, as the first argument of _reconstruct
-    ("numpy", "dtype"): _Call(_Dtype),
-    ("_codecs", "encode"): _Call(_encode),
-}
 
 
 _UNDER_WAY = object()

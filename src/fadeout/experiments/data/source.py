@@ -1,24 +1,27 @@
-"""Where a data set comes from: its folder, its files with their checksums, and who publishes it."""
+"""Where a data set comes from, and where it is looked for on this machine."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from fadeout._checks import extra
 
 
 @dataclass(frozen=True)
 class Source:
     """A data set as its publisher hands it out.
 
-    A data set ``name`` stands in one file of this folder: there a function ``name`` loads it, and the
-    constant ``NAME`` is its source, which is how ``fadeout data`` knows of it.
+    A data set ``name`` has one file of this package: there a function ``name`` loads it, and the constant
+    ``NAME`` is its source, which is how ``fadeout data`` knows of it.
 
     Args:
         name: in the code and on the command line.
-        folder: the publisher's, below the place where data sets lie.
-        files: what must lie in the folder, with the checksum of each (``"md5:..."``), empty if there is none.
+        folder: the publisher's, in the directory that holds the data sets.
+        files: what must be in the folder, with the checksum of each (``"md5:..."``), empty if there is none.
         urls: addresses below which the files, or the archive, are published; tried in this order.
-        archive: name and checksum of the archive that holds the folder; None if files come one by one.
+        archive: name and checksum of the .tar.gz that holds the folder; None if files come one by one.
         note: how one gets it, if it cannot be downloaded.
 
     >>> Source("toy", "toy-data", {"a.txt": "", "b.txt": ""}).missing(Path("nowhere"))
@@ -39,38 +42,60 @@ class Source:
     def read(self, folder: Path, name: str) -> bytes:
         """The content of a file, whose checksum is right; a ValueError says if it is not."""
         content = (folder / name).read_bytes()
-        check(folder / name, self.files[name], [content])
+        _raise_if(mismatch(folder / name, self.files[name], content))
         return content
 
     def verify(self, folder: Path) -> None:
         """Raise a ValueError that names the first file in ``folder`` whose checksum is wrong."""
         for name, checksum in self.files.items():
-            if checksum and (folder / name).exists():
-                check(folder / name, checksum)
+            if (folder / name).exists():
+                _raise_if(mismatch(folder / name, checksum))
 
 
-def check(path: Path, checksum: str, content: Iterator[bytes] | list[bytes] | None = None) -> None:
-    """Raise a ValueError if a file is not what its publisher handed out; the file stays as it is.
+def mismatch(path: Path, checksum: str, content: bytes | None = None) -> str:
+    """How a file differs from what its publisher handed out; empty if it does not.
 
     Args:
         path: of the file.
-        checksum: the publisher's, as ``"md5:..."``; an empty one is not checked.
+        checksum: the publisher's, as ``"md5:..."``; an empty one is not compared.
         content: the file's, if it is read already.
     """
-    if not checksum:
-        return
     algorithm, _, expected = checksum.partition(":")
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    for piece in _pieces(path) if content is None else content:
-        digest.update(piece)
-    if digest.hexdigest() != expected:
+    if not checksum:
+        return ""
+    if content is not None:
+        found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    else:
+        with extra("experiments"):
+            import pooch
+        found = pooch.file_hash(str(path), algorithm)
+    problem = f"{path} is not the publisher's file: its {algorithm} is {found}, expected {expected}"
+    return "" if found == expected else problem
+
+
+def _raise_if(problem: str) -> None:
+    if problem:
         raise ValueError(
-            f"{path} is not the publisher's file: its {algorithm} is {digest.hexdigest()}, expected "
-            f"{expected}. It is left in place; move it away, and the right one can be downloaded or placed"
+            f"{problem}. It is left in place; move it away, and the right one can be downloaded or placed"
         )
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            yield piece
+def search_directories(directory: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The directories in which data sets are looked for, in this order; a download goes to the first.
+
+    Args:
+        directory: the user's (``--data-dir``); after it come the environment's ``FADEOUT_DATA`` and a cache,
+            ``~/.cache/fadeout``.
+
+    >>> search_directories("my-data")[0].name, search_directories()[-1].name
+    ('my-data', 'fadeout')
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fadeout"
+    named = [Path(given) for given in (directory, os.environ.get("FADEOUT_DATA")) if given]
+    return list(dict.fromkeys(path.expanduser() for path in [*named, cache]))
+
+
+def find(source: Source, directory: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder of a data set in the first directory that has all its files; None if there is none."""
+    folders = (path / source.folder for path in search_directories(directory))
+    return next((folder for folder in folders if not source.missing(folder)), None)
