@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fadeout.selection import passes as kernels
-from fadeout.selection.passes import CompiledPasses, Passes, after, before, by_rows, flat, passes
+from fadeout.selection.floats import after, before
+from fadeout.selection.passes import CompiledPasses, Passes, by_rows, flat, passes
 
 
 @pytest.fixture(scope="module")

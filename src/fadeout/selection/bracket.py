@@ -1,202 +1,306 @@
-"""Between which numbers a threshold lies, narrowed down by counts.
+"""Between which floats a threshold lies, narrowed down by counts.
 
-Numbers are spoken of by their *places*: those of all numbers of a dtype in their order, so that neighbours
-are one apart. A method that yields counts is sent their sums over all processes.
+Floats are spoken of by their ordinals (:mod:`.floats`). Counts are those of this process; ``sum_counts``
+gives their sums over all processes, and is called once in a round for all intervals that are narrowed.
 """
 
 import math
-import struct
-from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fadeout.selection.passes import Passes
+from fadeout.selection.floats import number_at, ordinal_of
+from fadeout.selection.passes import Passes, Probe
 from fadeout.torch_bridge.sharding import Shards
 
-_CUTS = 8  # in a pass over all scores: a bracket becomes so many times narrower, and one
-_NEAR = 64  # numbers on each side of the threshold say how dense they are there
-_FEW_CUTS = 32  # in a round over the few that are left
+SumCounts = Callable[[list[int]], list[int]]
+
+_NEAR = 64  # keys on each side of the threshold say how dense they are there
+
+
+class Interval(ABC):
+    """Where the k-th lowest of some keys lies: its ordinal is from ``low`` to below ``high``.
+
+    Attributes:
+        below, upto: how many keys, on all processes, are below ``low`` and below ``high``.
+    """
+
+    cuts_in_a_round: ClassVar[int]
+
+    def __init__(self, k: int, low: int, high: int, upto: int):
+        self.k, self.low, self.high, self.below, self.upto = k, low, high, 0, upto
+
+    @property
+    def width(self) -> int:
+        """How many ordinals there are in it."""
+        return self.high - self.low
+
+    @property
+    def inside(self) -> int:
+        """How many keys there are in it."""
+        return self.upto - self.below
+
+    @property
+    @abstractmethod
+    def too_wide(self) -> bool:
+        """Whether it has to be narrowed."""
+
+    @abstractmethod
+    def count(self, cuts: Sequence[int]) -> list[int]:
+        """How many keys of this process are below each of a few ordinals."""
+
+    def cuts(self) -> list[int]:
+        """Ordinals that divide it evenly."""
+        step = max(self.width // (self.cuts_in_a_round + 1), 1)
+        return list(range(self.low + step, self.high, step)[: self.cuts_in_a_round])
+
+    def narrow(self, cuts: Sequence[int], counts: Sequence[int]) -> None:
+        """Narrow it to what is between two cuts, by the counts below all of them."""
+        for cut, count in zip(cuts, counts, strict=True):
+            if count >= self.k:
+                self.high, self.upto = cut, count
+                return
+            self.low, self.below = cut, count
+
+
+def narrow(intervals: Sequence[Interval], sum_counts: SumCounts) -> None:
+    """Narrow several intervals, round by round, until none is too wide."""
+    while wide := [interval for interval in intervals if interval.too_wide]:
+        cuts = [interval.cuts() for interval in wide]
+        counts = [interval.count(own) for interval, own in zip(wide, cuts, strict=True)]
+        for interval, own, sums in zip(wide, cuts, sum_together(counts, sum_counts), strict=True):
+            interval.narrow(own, sums)
+
+
+def sum_together(counts: Sequence[Sequence[int]], sum_counts: SumCounts) -> list[list[int]]:
+    """Sum several lists of counts over all processes, at once.
+
+    >>> sum_together([[1, 2], [3]], lambda counts: [2 * count for count in counts])
+    [[2, 4], [6]]
+    """
+    sums = iter(sum_counts([count for own in counts for count in own]) if counts else ())
+    return [[next(sums) for _ in own] for own in counts]
 
 
 class Kth(NamedTuple):
-    """The k-th lowest of some numbers.
+    """The k-th lowest of some keys.
 
     Attributes:
-        value: as a place among all numbers.
-        rank: the how many-th it is among those equal to it.
+        ordinal: of its value.
+        rank: its own among the keys equal to it, from 1.
         equal: how many these are.
-        spacing: how many places there are around it for each number.
+        spacing: how many ordinals there are around it for each key.
     """
 
-    value: int
+    ordinal: int
     rank: int
     equal: int
     spacing: float = 1.0
 
 
-def kth_lowest(
-    ordered: np.ndarray, rank: int, low: int, high: int, upto: int, number: Callable[[int], float]
-) -> Generator[list[int], list[int], Kth]:
-    """The one of this rank among ``upto`` values that lie, as places, from ``low`` to below ``high``."""
-    below, spacing = 0, 1.0
-    while high - low > 1:
-        if upto - below >= _NEAR:
-            spacing = (high - low) / (upto - below)
-        cuts = _even(low, high, _FEW_CUTS)
-        at = np.array([number(cut) for cut in cuts], ordered.dtype)
-        counts = yield np.searchsorted(ordered, at).tolist()
-        low, high, below, upto = _narrower(low, high, below, upto, rank, cuts, counts)
-    return Kth(low, rank - below, upto - below, spacing)
+class Sorted(Interval):
+    """Where the k-th lowest lies among few keys, each process having some of them in order.
+
+    Args:
+        keys: those of this process.
+        k, low, high, upto: as in :class:`Interval`.
+        wide: their dtype; None for whole numbers, which are their own ordinals.
+        sharded: whether other processes have more of them.
+    """
+
+    cuts_in_a_round = 32
+
+    def __init__(
+        self,
+        keys: np.ndarray,
+        k: int,
+        low: int,
+        high: int,
+        upto: int,
+        wide: torch.dtype | None = None,
+        sharded: bool = True,
+    ):
+        super().__init__(k, low, high, upto)
+        self._keys, self._wide, self._sharded, self._spacing = keys, wide, sharded, 1.0
+        self._beyond = not 0 < k <= upto
+
+    @property
+    def too_wide(self) -> bool:
+        return self._sharded and self.width > 1 and not self._beyond
+
+    def count(self, cuts: Sequence[int]) -> list[int]:
+        numbers = cuts if self._wide is None else [number_at(cut, self._wide) for cut in cuts]
+        return np.searchsorted(self._keys, np.array(numbers, self._keys.dtype)).tolist()
+
+    def narrow(self, cuts: Sequence[int], counts: Sequence[int]) -> None:
+        if self.inside >= _NEAR:
+            self._spacing = self.width / self.inside
+        super().narrow(cuts, counts)
+
+    def kth(self) -> Kth:
+        """The k-th lowest, after :func:`narrow`; where there is none, an end of the interval."""
+        if self._beyond:
+            return Kth(self.low if self.k <= 0 else self.high - 1, 0, 0)
+        if self._sharded or self._wide is None:
+            return Kth(self.low, self.k - self.below, self.inside, self._spacing)
+        keys, at = self._keys, self.k - 1
+        near = [max(at - _NEAR, 0), min(at + _NEAR, len(keys) - 1)]
+        lower, upto = (int(keys.searchsorted(keys[at], side)) for side in ("left", "right"))
+        ordinal, *ends = (ordinal_of(float(key), self._wide) for key in keys[[at, *near]])
+        # there may be a gap on one side: what fades leaves the neighbourhood
+        spacing = [abs(end - ordinal) / abs(n - at) for end, n in zip(ends, near, strict=True) if n != at]
+        return Kth(ordinal, self.k - lower, upto - lower, min(spacing, default=1.0))
 
 
-def _narrower(
-    low: int, high: int, below: int, upto: int, k: int, cuts: Sequence[int], counts: Sequence[int]
-) -> tuple[int, int, int, int]:
-    """Between which cuts the k-th lowest lies, and how many there are below these two."""
-    for cut, number in zip(cuts, counts, strict=True):
-        if number >= k:
-            return low, cut, below, number
-        low, below = cut, number
-    return low, high, below, upto
+class Span(NamedTuple):
+    """A part of a bracket, from one ordinal to below another, of which up to ``most`` keys are collected."""
+
+    low: int
+    high: int
+    most: int
 
 
-def _even(low: int, high: int, cuts: int) -> list[int]:
-    step = max((high - low) // (cuts + 1), 1)
-    return list(range(low + step, high, step)[:cuts])
+class Bracket(Interval):
+    """Where the threshold lies: the k-th lowest key of many rows.
 
+    Attributes:
+        most: so many keys can be collected.
+        few: for each row the keys in the bracket and their positions, once they are collected.
+    """
 
-class Bracket:
-    """Between which numbers, as places, the threshold lies: from ``low`` to below ``high``."""
+    cuts_in_a_round = 8  # in a pass over all rows
 
     def __init__(self, rows: list[Tensor], total: int, k: int, passes: Passes, shards: Shards):
-        self.rows, self.total, self.k, self.passes, self.shards = rows, total, k, passes, shards
-        self.most = max(4096, total // 128)  # that are collected
-        lowest = 0 if passes.magnitude else place_of(-torch.inf, passes.wide)
-        self.all = self.low, self.high = lowest, place_of(torch.inf, passes.wide) + 1
-        self.below, self.upto = 0, total
-        self._none = torch.empty(0, dtype=passes.wide, device=rows[0].device)
-        self.few: list[tuple[Tensor, Tensor]] | None = None  # all that is inside, row by row, with positions
-
-    @property
-    def width(self) -> int:
-        """Of the bracket, in numbers."""
-        return self.high - self.low
-
-    @property
-    def inside(self) -> int:
-        """How many are in the bracket."""
-        return self.upto - self.below
+        lowest = 0 if passes.magnitude else ordinal_of(-torch.inf, passes.wide)
+        super().__init__(k, lowest, ordinal_of(torch.inf, passes.wide) + 1, total)
+        self.rows, self.total, self.passes, self.shards = rows, total, passes, shards
+        self.most = max(4096, total // 128)
+        self.few: list[tuple[Tensor, Tensor]] | None = None
+        self._all = self.low, self.high
 
     @property
     def found(self) -> bool:
-        """Whether all that is in the bracket is known, or nothing has to be chosen from it."""
+        """Whether all keys in the bracket are known, or none of them has to be chosen."""
         zeros = self.passes.magnitude and self.low == 0
         return self.few is not None or (self.width == 1 and (zeros or self.upto == self.k))
 
-    def look(self, low: int, high: int, most: int) -> Generator[list[int], list[int], None]:
-        """Probe a part of it, and learn from that where the threshold is; up to ``most`` are collected."""
-        low, high = max(low, self.low), min(high, self.high)
-        ends = self.number(low), self.number(high)
-        probe = self.passes.probe(self.rows, *ends, most)
-        odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
-        mine = [fact for number, fact in enumerate(probe.facts) if self.shards.owns(number)]
-        sums = [sum(fact.below for fact in mine), sum(fact.inside for fact in mine), sum(odd)]
-        below, inside, wrong = yield sums
-        if wrong:
-            raise FloatingPointError("a number is not finite")
-        if below < self.k <= below + inside:
-            self.low, self.below, self.high, self.upto = low, below, high, below + inside
-            if inside <= most:
-                self.few = self.passes.collect(self.rows, *ends, probe)
-        elif self.k <= below:
-            self.high, self.upto = low, below
-        else:
-            self.low, self.below = high, below + inside
-
-    def narrow(self) -> Generator[list[int], list[int], None]:
-        """Look where a sample has the threshold; failing that, count below a few numbers, again and again."""
-        if self.inside > self.most:
-            yield from self._look_by_sample()
-        while not self.found and self.inside > self.most and self.width > 1:
-            cuts = _even(self.low, self.high, _CUTS)
-            counts = yield self.count(cuts)
-            now = self.low, self.high, self.below, self.upto
-            self.low, self.high, self.below, self.upto = _narrower(*now, self.k, cuts, counts)
-        if not self.found:
-            # equal ones, however many: their positions decide
-            yield from self.look(self.low, self.high, self.total)
-
-    def _look_by_sample(self) -> Generator[list[int], list[int], None]:
-        """Look between the two places where the threshold is, if the sample is as good as most are."""
-        # so many that about as many as may be collected lie between the two
-        size = 256 + (3 * min(self.total / 4096, 128)) ** 2
-        step = math.ceil(self.total / size) | 1  # odd, so that it does not walk along columns
-        rows = [row[::step] for number, row in enumerate(self.rows) if self.shards.owns(number)]
-        sample = self.ordered([self.passes.key(row) for row in rows])
-        (size,) = yield [len(sample)]
-        share, whole = self.k / self.total, (self.low, self.high)
-        for deviations in (2, 6):
-            spread = deviations * math.sqrt(size * share * (1 - share)) + 2
-            ends = list(whole)
-            for end, rank in enumerate((round(share * size - spread), round(share * size + spread))):
-                if 0 < rank <= size:
-                    ends[end] = (yield from self.kth(sample, rank, *self.all, size)).value + end
-            if self.low < ends[1] and ends[0] < self.high:
-                yield from self.look(ends[0], ends[1], self.most)
-            if self.found or self.inside <= self.most:
-                return
-
-    def kth(
-        self, ordered: np.ndarray, rank: int, low: int, high: int, upto: int
-    ) -> Generator[list[int], list[int], Kth]:
-        """The one of a rank among values that lie in a bracket."""
-        if self.shards.sharded:
-            return (yield from kth_lowest(ordered, rank, low, high, upto, self.number))
-        value, near = ordered[rank - 1], [max(rank - 1 - _NEAR, 0), min(rank - 1 + _NEAR, len(ordered) - 1)]
-        lower, upto = (int(ordered.searchsorted(value, side)) for side in ("left", "right"))
-        place, *ends = (place_of(float(one), self.passes.wide) for one in (value, *ordered[near]))
-        # there may be a gap on one side: what fades leaves the neighbourhood
-        spacing = [
-            abs(end - place) / abs(n - rank + 1) for end, n in zip(ends, near, strict=True) if n != rank - 1
-        ]
-        return Kth(place, rank - lower, upto - lower, min(spacing, default=1.0))
-
-    def finish(self) -> Generator[list[int], list[int], Kth]:
-        """The threshold, among the few that are left."""
-        if self.few is None:
-            return Kth(self.low, self.k - self.below, self.inside)
-        rank = self.k - self.below
-        few = self.ordered([values for n, (values, _) in enumerate(self.few) if self.shards.owns(n)])
-        return (yield from self.kth(few, rank, self.low, self.high, self.inside))
-
-    def ordered(self, values: Sequence[Tensor]) -> np.ndarray:
-        """Values of several rows, in order."""
-        device = self.rows[0].device
-        together = values[0] if len(values) == 1 else torch.cat([self._none, *(v.to(device) for v in values)])
-        return np.sort(together.cpu().numpy())
+    @property
+    def too_wide(self) -> bool:
+        return not self.found and self.inside > self.most and self.width > 1
 
     def count(self, cuts: Sequence[int]) -> list[int]:
-        """How many are below each of a few places."""
-        rows = [row for number, row in enumerate(self.rows) if self.shards.owns(number)]
-        return self.passes.count(rows, [self.number(cut) for cut in cuts])
+        return self.passes.count(self._owned(self.rows), [self._number(cut) for cut in cuts])
 
-    def number(self, place: int) -> float:
-        return number_at(place, self.passes.wide)
+    def clamp(self, span: Span) -> Span:
+        """What of a span is in the bracket."""
+        low, high = (min(max(end, self.low), self.high) for end in span[:2])
+        return Span(low, high, span.most)
+
+    def probe(self, span: Span) -> tuple[Probe, list[int]]:
+        """Probe a span, and count keys below it, keys in it, and rows with a number that is not allowed."""
+        probe = self.passes.probe(self.rows, self._number(span.low), self._number(span.high), span.most)
+        odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
+        own = self._owned(probe.facts)
+        return probe, [sum(fact.below for fact in own), sum(fact.inside for fact in own), sum(odd)]
+
+    def learn(self, span: Span, probe: Probe, below: int, inside: int) -> None:
+        """Narrow the bracket by what a probe, summed over all processes, found; collect what is few."""
+        if below < self.k <= below + inside:
+            self.low, self.below, self.high, self.upto = span.low, below, span.high, below + inside
+            if inside <= span.most:
+                ends = self._number(span.low), self._number(span.high)
+                self.few = self.passes.collect(self.rows, *ends, probe)
+        elif self.k <= below:
+            self.high, self.upto = span.low, below
+        else:
+            self.low, self.below = span.high, below + inside
+
+    def sample(self) -> np.ndarray:
+        """A sample of this process's keys, in order."""
+        # so many that about as many as may be collected lie between the two that are looked up in it
+        size = 256 + (3 * min(self.total / 4096, 128)) ** 2
+        step = math.ceil(self.total / size) | 1  # odd, so that it does not walk along columns
+        return self._ordered([self.passes.key(row[::step]) for row in self._owned(self.rows)])
+
+    def ends_in(self, sample: np.ndarray, size: int, stds: int) -> list[Sorted]:
+        """The keys of a sample, of so many on all processes, on both sides of where the threshold should be.
+
+        Args:
+            stds: how far off, in standard deviations of the threshold's rank in a sample.
+        """
+        share = self.k / self.total
+        spread = stds * math.sqrt(size * share * (1 - share)) + 2
+        ranks = (round(share * size - spread), round(share * size + spread))
+        return [self._sorted(sample, rank, *self._all, size) for rank in ranks]
+
+    def sorted_few(self) -> Sorted:
+        """The few keys that are left, one of which is the threshold."""
+        where = self.k - self.below, self.low, self.high, self.inside
+        if self.few is None:  # all are equal
+            return Sorted(np.empty(0), *where)
+        return self._sorted(self._ordered([keys for keys, _ in self._owned(self.few)]), *where)
+
+    def _sorted(self, keys: np.ndarray, k: int, low: int, high: int, upto: int) -> Sorted:
+        return Sorted(keys, k, low, high, upto, self.passes.wide, self.shards.sharded)
+
+    def _ordered(self, keys: Sequence[Tensor]) -> np.ndarray:
+        if len(keys) == 1:
+            return np.sort(keys[0].cpu().numpy())
+        device = self.rows[0].device  # read from there once
+        none = torch.empty(0, dtype=self.passes.wide, device=device)
+        return np.sort(torch.cat([none, *(one.to(device) for one in keys)]).cpu().numpy())
+
+    def _owned(self, of_rows: Sequence) -> list:
+        return [one for number, one in enumerate(of_rows) if self.shards.owns(number)]
+
+    def _number(self, ordinal: int) -> float:
+        return number_at(ordinal, self.passes.wide)
 
 
-def place_of(number: float, wide: torch.dtype) -> int:
-    """The place of a number among all numbers of a dtype: its neighbours' are one below and one above."""
-    kind, bits = ("<d", "<q") if wide == torch.float64 else ("<f", "<i")
-    place = struct.unpack(bits, struct.pack(kind, number))[0]
-    return place if place >= 0 else -(place & (2**63 - 1 if wide == torch.float64 else 2**31 - 1))
+def look(brackets: Sequence[Bracket], spans: Sequence[Span], sum_counts: SumCounts) -> None:
+    """Probe a span of each bracket, and learn from that where its threshold is.
+
+    Raises:
+        FloatingPointError: on all processes, where a number is not allowed.
+    """
+    spans = [bracket.clamp(span) for bracket, span in zip(brackets, spans, strict=True)]
+    probes = [bracket.probe(span) for bracket, span in zip(brackets, spans, strict=True)]
+    sums = sum_together([counts for _, counts in probes], sum_counts)
+    if any(odd for _, _, odd in sums):
+        raise FloatingPointError("a number is not finite")
+    for bracket, span, (probe, _), (below, inside, _) in zip(brackets, spans, probes, sums, strict=True):
+        bracket.learn(span, probe, below, inside)
 
 
-def number_at(place: int, wide: torch.dtype) -> float:
-    """The number at a place; beyond infinity there is infinity."""
-    kind, bits = ("<d", "<q") if wide == torch.float64 else ("<f", "<i")
-    place = max(min(place, place_of(torch.inf, wide)), place_of(-torch.inf, wide))
-    number = struct.unpack(kind, struct.pack(bits, abs(place)))[0]
-    return number if place >= 0 else -number
+def find_thresholds(brackets: Sequence[Bracket], sum_counts: SumCounts) -> list[Kth]:
+    """Look where samples have the thresholds; failing that, count below a few cuts, again and again."""
+    _look_by_sample([bracket for bracket in brackets if bracket.too_wide], sum_counts)
+    narrow(brackets, sum_counts)
+    # equal ones, however many: their positions decide
+    rest = [bracket for bracket in brackets if not bracket.found]
+    look(rest, [Span(bracket.low, bracket.high, bracket.total) for bracket in rest], sum_counts)
+    few = [bracket.sorted_few() for bracket in brackets]
+    narrow(few, sum_counts)
+    return [one.kth() for one in few]
+
+
+def _look_by_sample(brackets: Sequence[Bracket], sum_counts: SumCounts) -> None:
+    """Look between two keys that have the threshold between them, if a sample is as good as most are."""
+    samples = [bracket.sample() for bracket in brackets]
+    sizes = [size for (size,) in sum_together([[len(sample)] for sample in samples], sum_counts)]
+    for stds in (2, 6):
+        ends = {
+            bracket: bracket.ends_in(sample, size, stds)
+            for bracket, sample, size in zip(brackets, samples, sizes, strict=True)
+            if bracket.too_wide
+        }
+        narrow([end for both in ends.values() for end in both], sum_counts)
+        spans = {
+            b: Span(low.kth().ordinal, high.kth().ordinal + 1, b.most) for b, (low, high) in ends.items()
+        }
+        spans = {b: span for b, span in spans.items() if b.low < span.high and span.low < b.high}
+        look(list(spans), list(spans.values()), sum_counts)

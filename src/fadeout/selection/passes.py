@@ -6,7 +6,6 @@ bit, for a parameter may be whole in one process and in small parts in others. A
 order of its memory, a *key* what its elements are ranked by.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from fadeout.selection.floats import before
 
 
 def flat(tensor: Tensor) -> Tensor:
@@ -322,20 +323,6 @@ def _summed(facts: list[float]) -> Fact:
     return Fact(int(below), int(upto - below), peak)
 
 
-def after(number: float, dtype: torch.dtype) -> float:
-    """The next larger number of a dtype.
-
-    >>> after(1.0, torch.float64) - 1.0 == torch.finfo(torch.float64).eps
-    True
-    """
-    return _next(number, torch.inf, dtype)
-
-
-def before(number: float, dtype: torch.dtype) -> float:
-    """The next smaller number of a dtype, from zero on: to be above it is to be at least the number."""
-    return number if number == torch.inf else _next(number, 0.0, dtype)
-
-
 @lru_cache(maxsize=8)  # of a step: the same for every tensor
 def _numbers(dtype: torch.dtype, device: torch.device, *numbers: float) -> Tensor:
     """For compiled code, which would be compiled anew for other numbers."""
@@ -346,13 +333,6 @@ def _numbers(dtype: torch.dtype, device: torch.device, *numbers: float) -> Tenso
 def _limits(threshold: float, dtype: torch.dtype) -> tuple[float, float]:
     """What is above these stays, and is not flushed to zero."""
     return before(threshold, dtype), before(min(torch.finfo(dtype).tiny, threshold), dtype)
-
-
-@lru_cache(maxsize=8)
-def _next(number: float, towards: float, dtype: torch.dtype) -> float:
-    if dtype == torch.float64:
-        return math.nextafter(number, towards)
-    return float(np.nextafter(np.float32(number), np.float32(towards)))  # sooner than through a tensor
 
 
 def _order(tensor: Tensor) -> list[int]:

@@ -6,23 +6,22 @@ of them. From one step of a training to the next it moves little, so a :class:`F
 last one; where it jumps, a sample says where to look. So a single pass over all scores is nearly always
 enough. Nothing as large as the scores is made (on a GPU a mask of one tensor).
 
-Counts add up: where the tensors are shards, each process counts its own, and a few sums go round. So a search
-is a generator that yields counts and is sent their sums, and several searches share their rounds.
+Counts add up: where the tensors are shards, each process counts its own, and only sums of counts are
+exchanged, in rounds that several searches share.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fadeout.selection import passes as kernels
-from fadeout.selection.bracket import Bracket, Kth, kth_lowest, number_at
+from fadeout.selection.bracket import Bracket, Kth, Sorted, Span, SumCounts, find_thresholds, look, narrow
+from fadeout.selection.floats import number_at
 from fadeout.selection.passes import Passes, passes
 from fadeout.torch_bridge.sharding import ALONE, Shards
-
-Search = Generator[list[int], list[int], "Lowest"]
 
 
 def lowest(scores: Sequence[Tensor], k: int) -> list[Tensor]:
@@ -99,11 +98,11 @@ class Finder:
         compile: bool | None = None,
         shards: Shards = ALONE,
     ):
-        self.magnitude, self._work, self._compile, self._shards = magnitude, work, compile, shards
+        self.magnitude, self._work, self._compile, self.shards = magnitude, work, compile, shards
         self._passes: Passes | None = None
         self._device: torch.device | str = "cpu"
-        # as places among all numbers: the last threshold, where the next one is expected, how far off such
-        # guesses are, and how far around to look; not at all where a sample says more than the past
+        # ordinals: the last threshold, where the next one is expected, how far off such guesses are, and how
+        # far around to look; not at all where a sample says more than the past
         self._last = self._guess = self._error = 0
         self._reach = -1
         # searches without a guess, the more the more guesses failed: some thresholds jump all the time
@@ -115,49 +114,38 @@ class Finder:
             self._passes = passes(self.magnitude, wide, self._work, self._compile, self._device)
         return self._passes
 
+    def total(self, tensors: Sequence[Tensor]) -> int:
+        """How many elements the tensors have, on all processes."""
+        return self.shards.total or sum(tensor.numel() for tensor in tensors)
+
     def __call__(self, tensors: Sequence[Tensor], k: int) -> Lowest:
         """Find the ``k`` lowest.
 
         Raises:
             FloatingPointError: where an element is NaN, or with ``magnitude`` infinite.
         """
-        return together([self.search(tensors, k)], self._shards.sum)[0]
+        return find_lowest([self], [tensors], [k], self.shards.sum)[0]
 
-    def search(self, tensors: Sequence[Tensor], k: int) -> Search:
-        """The same, for :func:`together`."""
-        total = self._shards.total or sum(tensor.numel() for tensor in tensors)
+    def _start(self, tensors: Sequence[Tensor], k: int) -> Lowest | Bracket:
+        """What is found without a pass, or where to look."""
+        total = self.total(tensors)
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
-        if not total:
-            return self._all_or_none(tensors, k)
         wide = _wide(tensors)
-        if total <= _JOINED and not self._shards.sharded and all(map(kernels.reads_are_free, tensors)):
-            return (yield from self._at_once(tensors, k, wide))
-        rows = _rows(tensors, self._shards)
-        self._device = rows[0].device
-        bracket = Bracket(rows, total, k, self.passes(wide), self._shards)
-        if k in (0, total):
-            if self.magnitude:
-                yield from bracket.look(0, 0, 0)  # whether all are finite
+        if (
+            total
+            and total <= _JOINED
+            and not self.shards.sharded
+            and all(map(kernels.reads_are_free, tensors))
+        ):
+            return self._find_at_once(tensors, k, wide)
+        if not total or (k in (0, total) and not self.magnitude):
             return self._all_or_none(tensors, k)
-        if self._reach >= 0 and not self._rest:
-            zeros = self.magnitude and self._guess == 0
-            low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
-            yield from bracket.look(low, high, 0 if zeros else bracket.most)
-            self._failed = 0 if bracket.found else min(self._failed + 1, 4)
-            self._rest = 0 if bracket.found else 2**self._failed
-        self._rest = max(self._rest - 1, 0)
-        if not bracket.found:
-            yield from bracket.narrow()
-        last = yield from bracket.finish()
-        self._learn(last, bracket)
-        number = number_at(last.value, wide)
-        if last.rank == last.equal or (self.magnitude and number == 0):
-            return Lowest(number, self.magnitude, wide)
-        ties = yield from self._first(tensors, bracket.few or [], number, last)
-        return Lowest(number, self.magnitude, wide, ties)
+        rows = _rows(tensors, self.shards)
+        self._device = rows[0].device
+        return Bracket(rows, total, k, self.passes(wide), self.shards)
 
-    def _at_once(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Search:
+    def _find_at_once(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Lowest:
         """Few numbers are sooner looked at all together, without a guess or a sample."""
         keys = self._keys(tensors, wide)
         some = 0 < k < len(keys)
@@ -173,11 +161,10 @@ class Finder:
         if value < above.min() or (self.magnitude and value == 0):
             return Lowest(value, self.magnitude, wide)
         keys = self._keys(tensors, wide)
-        places = np.flatnonzero(keys == value)
-        few = [(torch.from_numpy(keys[places]), torch.from_numpy(places))]
-        kth = Kth(0, k - int(np.count_nonzero(keys < value)), len(places))
-        ties = yield from self._first(tensors, few, value, kth)
-        return Lowest(value, self.magnitude, wide, ties)
+        positions = np.flatnonzero(keys == value)
+        few = [(torch.from_numpy(keys[positions]), torch.from_numpy(positions))]
+        ties = _Ties(tensors, few, value, self.shards)
+        return Lowest(value, self.magnitude, wide, ties.first(k - int(np.count_nonzero(keys < value))))
 
     def _all_or_none(self, tensors: Sequence[Tensor], k: int) -> Lowest:
         if k:
@@ -197,61 +184,122 @@ class Finder:
             np.abs(keys, out=keys)
         return keys
 
-    def _learn(self, found: "Kth", bracket: "Bracket") -> None:
+    def _guessed(self, bracket: Bracket) -> Span | None:
+        """Where to look first: around the threshold that is expected."""
+        if self._reach < 0 or self._rest:
+            self._rest = max(self._rest - 1, 0)
+            return None
+        zeros = self.magnitude and self._guess == 0
+        low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
+        return Span(low, high, 0 if zeros else bracket.most)
+
+    def _judge_guess(self, found: bool) -> None:
+        self._failed = 0 if found else min(self._failed + 1, 4)
+        self._rest = 0 if found else 2**self._failed - 1
+
+    def _learn(self, found: Kth, bracket: Bracket) -> None:
         """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""
-        place, moved, warm = found.value, found.value - self._last, self._last != 0
-        self._error = max(abs(place - self._guess), self._error * 15 // 16) if warm else 0
+        moved, warm = found.ordinal - self._last, self._last != 0
+        self._error = max(abs(found.ordinal - self._guess), self._error * 15 // 16) if warm else 0
         reach = max(int(found.spacing * max(256, bracket.total // 8192)), 2 * self._error, 1)
         self._reach = reach if reach <= found.spacing * bracket.most / 4 else -1
-        self._guess = place + moved if warm and abs(moved) <= 2 * reach else place
-        self._last = place
-        if self.magnitude and place == 0:
+        self._guess = found.ordinal + (moved if warm and abs(moved) <= 2 * reach else 0)
+        self._last = found.ordinal
+        if self.magnitude and self._last == 0:
             self._guess = self._reach = 0
 
-    def _first(
-        self, tensors: Sequence[Tensor], few: list[tuple[Tensor, Tensor]], number: float, kth: "Kth"
-    ) -> Generator[list[int], list[int], tuple[Tensor, ...]]:
-        """The positions of the first so many that equal the threshold, tensor by tensor."""
-        found = [places[values == number] for values, places in few]
-        if len(found) < len(tensors):  # they were joined
-            ends = torch.tensor([tensor.numel() for tensor in tensors]).cumsum(0).tolist()
-            found = [
-                found[0][(found[0] >= end - t.numel()) & (found[0] < end)] - end + t.numel()
-                for t, end in zip(tensors, ends, strict=True)
-            ]
-        own = [kernels.by_rows(t, places).sort().values for t, places in zip(tensors, found, strict=True)]
-        device = own[0].device
-        positions = [self._shards.positions(i, places, tensors).to(device) for i, places in enumerate(own)]
-        counted = torch.cat([p for i, p in enumerate(positions) if self._shards.owns(i)] or [own[0][:0]])
-        if self._shards.sharded:
-            ordered = np.sort(counted.cpu().numpy())
-            last = (
-                yield from kth_lowest(ordered, kth.rank, 0, self._shards.total, kth.equal, lambda p: p)
-            ).value
-        else:
-            last = int(counted[kth.rank - 1])  # the tensors follow one another
-        return tuple(mine[p.to(mine.device) <= last] for mine, p in zip(own, positions, strict=True))
 
-
-def together(searches: Sequence[Search], sum: Callable[[list[int]], list[int]]) -> list[Lowest]:
-    """The results of several searches: in each round the counts of all of them are summed at once.
+def find_lowest(
+    finders: Sequence[Finder], groups: Sequence[Sequence[Tensor]], ks: Sequence[int], sum_counts: SumCounts
+) -> list[Lowest]:
+    """Find the lowest of several groups of tensors, each with its finder: they share their rounds of sums.
 
     Args:
-        searches: from :meth:`Finder.search`.
-        sum: of numbers over all processes.
+        finders: for each group the one that it had before.
+        groups: those tensors that are ranked together.
+        ks: how many of each group.
+        sum_counts: gives the sums of whole numbers over all processes.
+
+    Raises:
+        FloatingPointError: where an element is NaN, or with ``magnitude`` infinite.
+
+    >>> groups = [[torch.tensor([3.0, 1.0])], [torch.tensor([7.0, 9.0]), torch.tensor([8.0])]]
+    >>> found = find_lowest([Finder(), Finder()], groups, [1, 2], sum_counts=list)
+    >>> [lowest.threshold for lowest in found]
+    [1.0, 8.0]
     """
-    found: dict[int, Lowest] = {}
-    answers: dict[int, list[int] | None] = dict.fromkeys(range(len(searches)))
-    while answers:
-        asked = {}
-        for number, answer in answers.items():
-            try:
-                asked[number] = searches[number].send(answer)  # pyright: ignore[reportArgumentType]
-            except StopIteration as end:
-                found[number] = end.value
-        sums = iter(sum([count for counts in asked.values() for count in counts]) if asked else ())
-        answers = {number: [next(sums) for _ in counts] for number, counts in asked.items()}
-    return [found[number] for number in range(len(searches))]
+    started = [finder._start(*what) for finder, *what in zip(finders, groups, ks, strict=True)]
+    brackets = {n: bracket for n, bracket in enumerate(started) if isinstance(bracket, Bracket)}
+    found = {n: lowest for n, lowest in enumerate(started) if isinstance(lowest, Lowest)}
+    spans = {}
+    for n, bracket in brackets.items():
+        if bracket.k in (0, bracket.total):  # whether all are finite
+            found[n], spans[n] = finders[n]._all_or_none(groups[n], ks[n]), Span(0, 0, 0)
+        elif span := finders[n]._guessed(bracket):
+            spans[n] = span
+    look([brackets[n] for n in spans], list(spans.values()), sum_counts)
+    for n in spans.keys() - found.keys():
+        finders[n]._judge_guess(brackets[n].found)
+
+    rest = {n: bracket for n, bracket in brackets.items() if n not in found}
+    thresholds = find_thresholds(list(rest.values()), sum_counts)
+    shared: dict[int, tuple[_Ties, Sorted]] = {}
+    for (n, bracket), kth in zip(rest.items(), thresholds, strict=True):
+        finder, wide = finders[n], bracket.passes.wide
+        finder._learn(kth, bracket)
+        number = number_at(kth.ordinal, wide)
+        found[n] = Lowest(number, finder.magnitude, wide)
+        if kth.rank == kth.equal or (finder.magnitude and number == 0):
+            continue
+        ties = _Ties(groups[n], bracket.few or [], number, finder.shards)
+        if finder.shards.sharded:
+            shared[n] = ties, ties.sorted(kth)
+        else:
+            found[n] = replace(found[n], ties=ties.first(kth.rank))
+    narrow([last for _, last in shared.values()], sum_counts)
+    for n, (ties, last) in shared.items():
+        found[n] = replace(found[n], ties=ties.up_to(last.kth().ordinal))
+    return [found[n] for n in range(len(groups))]
+
+
+class _Ties:
+    """The elements equal to a threshold, of which only the first are taken.
+
+    Args:
+        tensors: all of the group.
+        few: keys in the order of memory and their positions, for each tensor, or for all of them joined.
+        threshold: what they equal.
+        shards: of the tensors.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], few: list[tuple[Tensor, Tensor]], threshold: float, shards: Shards
+    ):
+        equal = [positions[keys == threshold] for keys, positions in few]
+        if len(equal) < len(tensors):  # they were joined
+            ends = torch.tensor([tensor.numel() for tensor in tensors]).cumsum(0).tolist()
+            starts = [0, *ends[:-1]]
+            joined = equal[0]
+            equal = [joined[(joined >= a) & (joined < b)] - a for a, b in zip(starts, ends, strict=True)]
+        self._own = [kernels.by_rows(t, p).sort().values for t, p in zip(tensors, equal, strict=True)]
+        device = self._own[0].device
+        self._among_all = [shards.positions(n, own, tensors).to(device) for n, own in enumerate(self._own)]
+        counted = [positions for n, positions in enumerate(self._among_all) if shards.owns(n)]
+        self._counted = torch.cat(counted or [self._own[0][:0]])
+        self._total = shards.total
+
+    def first(self, number: int) -> tuple[Tensor, ...]:
+        """The positions of the first so many in each tensor, where all of them are on this process."""
+        return self.up_to(int(self._counted[number - 1]))  # the tensors follow one another
+
+    def sorted(self, kth: Kth) -> Sorted:
+        """Where the last of those that are taken is among all elements of all processes."""
+        return Sorted(np.sort(self._counted.cpu().numpy()), kth.rank, 0, self._total, kth.equal)
+
+    def up_to(self, last: int) -> tuple[Tensor, ...]:
+        """The positions in each tensor of those up to a position among all elements."""
+        pairs = zip(self._own, self._among_all, strict=True)
+        return tuple(own[among_all.to(own.device) <= last] for own, among_all in pairs)
 
 
 _JOINED = 1 << 18  # so few numbers are looked at together: calls cost more than what they do

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout.selection.search import Finder, together
+from fadeout.selection.search import Finder, find_lowest
 from fadeout.structures.targets import Below
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout, local
@@ -58,14 +58,11 @@ class Elements:
         """
         layout = layout or Layout({}, alone=True)
         layers = self.ranked_together(scores)
-        searches = []
-        for names in layers:
-            shards = layout.shards(names)
-            total = shards.total or sum(scores[name].numel() for name in names)
-            search = Finder(shards=shards).search([scores[name] for name in names], round(sparsity * total))
-            searches.append(search)
+        finders = [Finder(shards=layout.shards(names)) for names in layers]
+        groups = [[scores[name] for name in names] for names in layers]
+        ks = [round(sparsity * finder.total(group)) for finder, group in zip(finders, groups, strict=True)]
         marks = {}
-        for names, found in zip(layers, together(searches, layout.total), strict=True):
+        for names, found in zip(layers, find_lowest(finders, groups, ks, layout.total), strict=True):
             marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
         return marks
 
@@ -96,17 +93,13 @@ class BoundElements:
         Raises:
             FloatingPointError: where a weight is not finite.
         """
-        searches = []
-        for number, names in enumerate(self._layers):
-            weights = [local(self.parameters[name].detach()) for name in names]
-            if number == len(self._finders):
-                self._finders.append(self._finder(names))
-            total = sum(self.parameters[name].numel() for name in names)
-            searches.append(self._finders[number].search(weights, round(sparsity * total)))
+        if not self._finders:
+            self._finders = [self._finder(names) for names in self._layers]
+        groups = [[local(self.parameters[name].detach()) for name in names] for names in self._layers]
+        ks = [round(sparsity * f.total(group)) for f, group in zip(self._finders, groups, strict=True)]
+        lowest = find_lowest(self._finders, groups, ks, self.layout.total)
         targets = {}
-        for names, finder, found in zip(
-            self._layers, self._finders, together(searches, self.layout.total), strict=True
-        ):
+        for names, finder, found in zip(self._layers, self._finders, lowest, strict=True):
             passes = finder.passes(found.wide)
             for number, name in enumerate(names):
                 targets[name] = Below(found, number, passes)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fadeout.selection import passes as kernels
+from fadeout.selection.floats import after
 from fadeout.selection.passes import Passes
 from fadeout.selection.search import Lowest
 
@@ -50,7 +51,7 @@ class Below:
         ties = lowest.ties[number] if lowest.ties else None
         self._ties = None if ties is None or not ties.numel() else ties
         # what targeted weights are below, but for ties that have to be told apart
-        self._limit = lowest.threshold if lowest.ties else kernels.after(lowest.threshold, passes.wide)
+        self._limit = lowest.threshold if lowest.ties else after(lowest.threshold, passes.wide)
 
     def mask(self, weight: Tensor) -> Tensor:
         return self.lowest.mask(self._number, weight)

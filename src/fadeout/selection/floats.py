@@ -1,0 +1,60 @@
+"""Floats in their order: neighbours, and *ordinals*, a float's bits as an integer.
+
+An ordinal grows with its float, and neighbours differ by one, so that an interval of floats is divided as one
+of integers is. Both zeros have the ordinal zero.
+"""
+
+import math
+import struct
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+
+def ordinal_of(number: float, dtype: torch.dtype) -> int:
+    """The ordinal of a number as a float32 or float64.
+
+    >>> ordinal_of(after(1.0, torch.float32), torch.float32) - ordinal_of(1.0, torch.float32)
+    1
+    """
+    kind, bits = ("<d", "<q") if dtype == torch.float64 else ("<f", "<i")
+    ordinal = struct.unpack(bits, struct.pack(kind, number))[0]
+    return ordinal if ordinal >= 0 else -(ordinal & (2**63 - 1 if dtype == torch.float64 else 2**31 - 1))
+
+
+def number_at(ordinal: int, dtype: torch.dtype) -> float:
+    """The number of an ordinal; beyond infinity there is infinity.
+
+    >>> number_at(ordinal_of(-0.5, torch.float64), torch.float64)
+    -0.5
+    """
+    kind, bits = ("<d", "<q") if dtype == torch.float64 else ("<f", "<i")
+    limit = ordinal_of(torch.inf, dtype)
+    number = struct.unpack(kind, struct.pack(bits, min(abs(ordinal), limit)))[0]
+    return number if ordinal >= 0 else -number
+
+
+def after(number: float, dtype: torch.dtype) -> float:
+    """The next larger number of a dtype.
+
+    >>> after(1.0, torch.float64) - 1.0 == torch.finfo(torch.float64).eps
+    True
+    """
+    return _next(number, torch.inf, dtype)
+
+
+def before(number: float, dtype: torch.dtype) -> float:
+    """The next smaller number of a dtype, from zero on: to be above it is to be at least the number.
+
+    >>> before(after(0.25, torch.float32), torch.float32)
+    0.25
+    """
+    return number if number == torch.inf else _next(number, 0.0, dtype)
+
+
+@lru_cache(maxsize=8)  # of a step: the same for every tensor
+def _next(number: float, towards: float, dtype: torch.dtype) -> float:
+    if dtype == torch.float64:
+        return math.nextafter(number, towards)
+    return float(np.nextafter(np.float32(number), np.float32(towards)))  # sooner than through a tensor
