@@ -214,7 +214,8 @@ class CompiledPasses(Passes):
             facts += rest
             if last is None:
                 return facts, None
-            own.append(last)
+            keys, positions = last
+            own.append((keys, positions + start))
         return facts, self._joined(own) if free and most >= 0 else None
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
