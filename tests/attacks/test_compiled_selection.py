@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fadeout.selection import search
-from fadeout.selection.passes import CompiledPasses
+from fadeout.selection.compiled import CompiledPasses
 from fadeout.selection.search import Finder
 
 WORTH = 65_536  # elements from which on a row is compiled
