@@ -8,13 +8,16 @@ from torch import nn
 
 from fadeout import Decay, Elements, SelectiveWeightDecay
 from fadeout.methods import one_shot
-from fadeout.selection import passes as kernels
-from fadeout.selection.passes import CompiledPasses, Passes
+from fadeout.selection import compiled
+from fadeout.selection.compiled import CompiledPasses
+from fadeout.selection.passes import Passes
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 AT_ONCE = Decay(1e30, weight_decay=1.0, mode="implicit")
 SCOPES = pytest.mark.parametrize("scope", ["network", "layer"])
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* prunable parameters are frozen")
 
 
 @st.composite
@@ -154,7 +157,7 @@ def test_a_float64_weight_beside_float32_ones_is_not_rounded(bare):
 
 @pytest.mark.parametrize("scope", ["network", "layer"])
 def test_the_whole_network_decides_whether_to_compile(monkeypatch, scope):
-    monkeypatch.setattr(kernels, "_compiled", lambda function: function)
+    monkeypatch.setattr(compiled, "_compiled", lambda function: function)
     model = nn.Sequential(nn.Linear(300, 300, bias=False), nn.Linear(300, 300, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for steps, kind in ((10, Passes), (150_000, CompiledPasses)):

@@ -1,14 +1,12 @@
-"""Passes over weights, in pieces, so that nothing as large as the weights is made.
+"""Passes over weights in plain PyTorch, in pieces, so that nothing as large as the weights is made.
 
-Each pass exists twice: in plain PyTorch, which runs everywhere, and compiled (``torch.compile``), which
-reads the weights once where the plain one reads them several times. Both give the same numbers to the last
-bit, for a parameter may be whole in one process and in small parts in others. A *row* is a tensor in the
-order of its memory, a *key* what its elements are ranked by.
+Those of :mod:`.compiled` give the same numbers to the last bit, for a parameter may be whole in one process
+and in small parts in others. A *row* is a tensor in the order of its memory, a *key* what its elements are
+ranked by, a *position* counts elements from 0.
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +14,9 @@ import torch
 from torch import Tensor
 
 from fadeout.selection.floats import before
+
+_SMALL = 1 << 16  # shorter rows are not worth a second thread
+_NONE = torch.empty(0, dtype=torch.int64, device="cpu")
 
 
 def flat(tensor: Tensor) -> Tensor:
@@ -29,15 +30,12 @@ def by_rows(tensor: Tensor, positions: Tensor) -> Tensor:
     >>> by_rows(torch.zeros(2, 3).t(), torch.tensor([1]))  # the second in memory begins the second row
     tensor([2])
     """
-    strides, step = {}, 1
-    for dimension in range(tensor.dim() - 1, -1, -1):
-        strides[dimension] = step
-        step *= tensor.shape[dimension]
-    places = torch.zeros_like(positions)
-    for dimension in reversed(_order(tensor)):
-        places += positions % tensor.shape[dimension] * strides[dimension]
-        positions = positions // tensor.shape[dimension]
-    return places
+    if tensor.is_contiguous():
+        return positions
+    order, strides = _order(tensor), torch.empty(tensor.shape, device="meta").stride()
+    indices = torch.unravel_index(positions, [tensor.shape[dimension] for dimension in order])
+    steps = [index * strides[dimension] for index, dimension in zip(indices, order, strict=True)]
+    return torch.stack(steps).sum(0)
 
 
 class Fact(NamedTuple):
@@ -60,7 +58,7 @@ class Probe(NamedTuple):
     keys: list[tuple[Tensor, Tensor] | None]
 
 
-_Found = tuple[list[Any], tuple[Tensor, Tensor] | None]
+Found = tuple[list[Any], tuple[Tensor, Tensor] | None]
 
 
 class Passes:
@@ -117,8 +115,8 @@ class Passes:
         for row, fact, keys in zip(rows, probe.facts, probe.keys, strict=True):
             if keys is None:
                 masks = [self._inside(key, low, high) for key in self._keys(row)] if fact.inside else []
-                places = _places(torch.cat(masks), fact.inside) if masks else _NONE.to(row.device)
-                keys = self.key(row[places]), places
+                positions = _positions(torch.cat(masks), fact.inside) if masks else _NONE.to(row.device)
+                keys = self.key(row[positions]), positions
             found.append(keys)
         return found
 
@@ -137,7 +135,7 @@ class Passes:
             torch.add(kept, piece.sub_(kept), alpha=factor, out=piece)
             torch.hardshrink(piece, flush, out=piece)
 
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> _Found:
+    def _probe(self, row: Tensor, low: float, high: float, most: int) -> Found:
         """Of each piece of a row: how many are below, how many up to the end of the bracket, and the peak."""
         if len(row) <= _SMALL and reads_are_free(row):
             return self._probe_small(row, low, high, most)
@@ -151,12 +149,12 @@ class Passes:
                 most -= number
                 if number and most >= 0:
                     inside = upper.logical_xor_(lower).numpy()  # whose search takes a fifth of the time
-                    places = torch.from_numpy(np.flatnonzero(inside))
-                    own.append((key[places], places.add_(start)))
+                    positions = torch.from_numpy(np.flatnonzero(inside))
+                    own.append((key[positions], positions.add_(start)))
             start += len(key)
         return facts, self._joined(own) if free and most >= 0 else None
 
-    def _probe_small(self, row: Tensor, low: float, high: float, most: int) -> _Found:
+    def _probe_small(self, row: Tensor, low: float, high: float, most: int) -> Found:
         """The same in NumPy, whose calls take a third of the time."""
         key = self.key(row).numpy()
         if not len(key):
@@ -166,14 +164,16 @@ class Passes:
         facts = [float(below), float(upto), float(key.max())]
         if upto - below > most:
             return facts, None
-        places = np.flatnonzero(lower != upper)
-        return facts, (torch.from_numpy(key[places]), torch.from_numpy(places))
+        positions = np.flatnonzero(lower != upper)
+        return facts, (torch.from_numpy(key[positions]), torch.from_numpy(positions))
 
     def _joined(self, keys: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         if len(keys) == 1:
             return keys[0]
-        values, places = zip(*keys, strict=True) if keys else ((), ())
-        return torch.cat([torch.empty(0, dtype=self.wide), *values]), torch.cat([_NONE, *places])
+        values, positions = zip(*keys, strict=True) if keys else ((), ())
+        return torch.cat([torch.empty(0, dtype=self.wide, device="cpu"), *values]), torch.cat(
+            [_NONE, *positions]
+        )
 
     def _inside(self, key: Tensor, low: float, high: float) -> Tensor:
         return (key >= low) & (key <= high if high == torch.inf else key < high)
@@ -185,72 +185,6 @@ class Passes:
         """What a part of a row is ranked by."""
         key = piece.abs() if self.magnitude else piece
         return key if key.dtype == self.wide else key.to(self.wide)
-
-
-class CompiledPasses(Passes):
-    """The same through ``torch.compile``: loops in C++ on a CPU, Triton kernels on a GPU."""
-
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> _Found:
-        if len(row) < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
-            return super()._probe(row, low, high, most)
-        bounds = _numbers(row.dtype, row.device, low, high)
-        facts, own, start, free = [], [], 0, reads_are_free(row)
-        for piece in row[: len(row) // _BLOCK * _BLOCK].split(_PIECE):
-            blocks = piece.view(-1, _BLOCK)
-            lower, upper, peak = _compiled(_blocks)(blocks, bounds)
-            if not free:
-                facts += [lower.sum(), upper.sum(), peak.amax()]
-            else:  # NumPy does so little sooner than two threads that have to be woken
-                facts += [float(lower.numpy().sum()), float(upper.numpy().sum()), float(peak.numpy().max())]
-                number = int(facts[-2] - facts[-3])
-                most -= number
-                if number and most >= 0:
-                    some = np.flatnonzero(upper.numpy() != lower.numpy())
-                    keys, places = _between(blocks.numpy(), some, low, high)
-                    own.append((torch.from_numpy(keys), torch.from_numpy(places + start)))
-            start += len(piece)
-        if start < len(row):
-            rest, last = super()._probe(row[start:], low, high, most)
-            facts += rest
-            if last is None:
-                return facts, None
-            own.append(last)
-        return facts, self._joined(own) if free and most >= 0 else None
-
-    def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
-        if row.numel() < _WORTH or not row.is_contiguous():
-            super().shrink(row, threshold, factor)
-            return
-        tiny = min(torch.finfo(row.dtype).tiny, threshold)
-        _compiled(_shrink)(row, _numbers(row.dtype, row.device, threshold, factor, tiny))
-
-
-def passes(
-    magnitude: bool, wide: torch.dtype, work: float, compile: bool | None = None, device: Any = "cpu"
-) -> Passes:
-    """The passes that pay: compiled for large models that train for many steps.
-
-    Args:
-        magnitude, wide: as in :class:`Passes`.
-        work: weights times steps, of the whole training.
-        compile: yes or no, instead of the rule.
-        device: where the weights lie: other devices want other compilers.
-    """
-    wanted = work > _PAYS if compile is None else compile
-    if not wanted or not magnitude:
-        return Passes(magnitude, wide)
-    try:
-        compiled, row = CompiledPasses(magnitude, wide), torch.ones(_WORTH, dtype=wide, device=device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the compiler says about itself
-            compiled.probe([row], 0.5, 1.5, _WORTH)
-            compiled.shrink(row, 0.5, 0.5)
-    except Exception as error:  # whatever the compiler lacks, training goes on without it
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        notice = f"torch.compile does not work here ({reason}): the pruner runs without it, more slowly"
-        warnings.warn(notice, stacklevel=2)
-        return Passes(magnitude, wide)
-    return compiled
 
 
 def reads_are_free(row: Tensor) -> bool:
@@ -265,51 +199,7 @@ def pieces(row: Tensor) -> tuple[Tensor, ...]:
     return row.split(size) if number > size else (row,) if number else ()
 
 
-_BITS = 5
-_BLOCK = 1 << _BITS  # keys whose counts the compiled pass gives together
-_PIECE = 1 << 20  # keys in a compiled pass: floats count up to 2^24 exactly
-_WORTH = 1 << 16  # shorter rows are not worth a call of compiled code
-_SMALL = 1 << 16  # nor a second thread
-# weights times steps from which to compile: each wins 2 ns (benchmarks/step_cost.py), eight times the cost
-_PAYS = 2e10
-_NONE = torch.empty(0, dtype=torch.int64)
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled at its first use: to import the compiler takes seconds."""
-    return torch.compile(function, dynamic=True)
-
-
-def _blocks(rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    size = rows.abs()
-    lower = torch.where(size < bounds[0], 1.0, 0.0).sum(1)  # sums of floats are vectorised, counts are not
-    upper = torch.where(size < bounds[1], 1.0, 0.0).sum(1)
-    return lower, upper, size.amax(1)
-
-
-def _between(blocks: np.ndarray, some: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """The magnitudes from ``low`` to below ``high`` in some blocks, and their positions in all.
-
-    Positive numbers are in the order of their bits, so that one comparison of differences is enough.
-    """
-    kind = np.dtype(f"u{blocks.itemsize}")
-    first, last = np.array([low, high], blocks.dtype).view(kind)
-    bits = blocks.view(kind).take(some, axis=0).reshape(-1)
-    bits &= kind.type(np.iinfo(kind).max >> 1)
-    bits -= first  # what is lower wraps around, to the highest
-    found = np.flatnonzero(bits < last - first)
-    places = (some[found >> _BITS] << _BITS) + (found & (_BLOCK - 1))
-    return (bits[found] + first).view(blocks.dtype), places
-
-
-def _shrink(row: Tensor, numbers: Tensor) -> None:
-    threshold, factor, tiny = numbers.unbind()
-    shrunk = torch.where(row.abs() < threshold, row * factor, row)
-    row.copy_(torch.where(shrunk.abs() < tiny, 0.0, shrunk))
-
-
-def _places(mask: Tensor, number: int) -> Tensor:
+def _positions(mask: Tensor, number: int) -> Tensor:
     """The positions of so many marks."""
     try:
         return torch.nonzero_static(mask, size=number).squeeze(1)
@@ -323,12 +213,6 @@ def _summed(facts: list[float]) -> Fact:
     return Fact(int(below), int(upto - below), peak)
 
 
-@lru_cache(maxsize=8)  # of a step: the same for every tensor
-def _numbers(dtype: torch.dtype, device: torch.device, *numbers: float) -> Tensor:
-    """For compiled code, which would be compiled anew for other numbers."""
-    return torch.tensor(numbers, dtype=dtype, device=device)
-
-
 @lru_cache(maxsize=8)
 def _limits(threshold: float, dtype: torch.dtype) -> tuple[float, float]:
     """What is above these stays, and is not flushed to zero."""
@@ -337,6 +221,4 @@ def _limits(threshold: float, dtype: torch.dtype) -> tuple[float, float]:
 
 def _order(tensor: Tensor) -> list[int]:
     """The dimensions, the outermost in memory first."""
-    if tensor.is_contiguous():
-        return list(range(tensor.dim()))
     return sorted(range(tensor.dim()), key=lambda dimension: (-tensor.stride(dimension), dimension))

@@ -12,15 +12,17 @@ exchanged, in rounds that several searches share.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fadeout.selection import passes as kernels
-from fadeout.selection.bracket import Bracket, Kth, Sorted, Span, SumCounts, find_thresholds, look, narrow
+from fadeout.selection.bracket import Bracket, Sorted, Span, SumCounts, find_thresholds, look, narrow
+from fadeout.selection.compiled import choose_passes
 from fadeout.selection.floats import number_at
-from fadeout.selection.passes import Passes, passes
+from fadeout.selection.passes import Passes
 from fadeout.torch_bridge.sharding import ALONE, Shards
 
 
@@ -82,7 +84,7 @@ class Finder:
     Args:
         magnitude: rank by absolute values; a number that is not finite is then an error, and where the
             threshold is zero all zeros are taken, however many: which of them fade makes no difference.
-        work: elements times searches, if known: :func:`~.passes.passes` compiles where that pays.
+        work: elements times searches, if known: :func:`.choose_passes` compiles where that pays.
         compile: yes or no, instead of that rule.
         shards: the tensors are the parts that this process has of larger ones.
 
@@ -111,7 +113,7 @@ class Finder:
     def passes(self, wide: torch.dtype) -> Passes:
         """The passes that it looks with, for numbers of a dtype."""
         if self._passes is None or self._passes.wide != wide:
-            self._passes = passes(self.magnitude, wide, self._work, self._compile, self._device)
+            self._passes = choose_passes(self.magnitude, wide, self._work, self._compile, self._device)
         return self._passes
 
     def total(self, tensors: Sequence[Tensor]) -> int:
@@ -163,8 +165,8 @@ class Finder:
         keys = self._keys(tensors, wide)
         positions = np.flatnonzero(keys == value)
         few = [(torch.from_numpy(keys[positions]), torch.from_numpy(positions))]
-        ties = _Ties(tensors, few, value, self.shards)
-        return Lowest(value, self.magnitude, wide, ties.first(k - int(np.count_nonzero(keys < value))))
+        taken = k - int(np.count_nonzero(keys < value))
+        return Lowest(value, self.magnitude, wide, _Ties(tensors, few, value, taken, self.shards).taken())
 
     def _all_or_none(self, tensors: Sequence[Tensor], k: int) -> Lowest:
         if k:
@@ -184,7 +186,7 @@ class Finder:
             np.abs(keys, out=keys)
         return keys
 
-    def _guessed(self, bracket: Bracket) -> Span | None:
+    def _guess_span(self, bracket: Bracket) -> Span | None:
         """Where to look first: around the threshold that is expected."""
         if self._reach < 0 or self._rest:
             self._rest = max(self._rest - 1, 0)
@@ -193,19 +195,19 @@ class Finder:
         low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
         return Span(low, high, 0 if zeros else bracket.most)
 
-    def _judge_guess(self, found: bool) -> None:
-        self._failed = 0 if found else min(self._failed + 1, 4)
-        self._rest = 0 if found else 2**self._failed - 1
+    def _judge_guess(self, right: bool) -> None:
+        self._failed = 0 if right else min(self._failed + 1, 4)
+        self._rest = 0 if right else 2**self._failed - 1
 
-    def _learn(self, found: Kth, bracket: Bracket) -> None:
+    def _learn(self, found: int, spacing: float, bracket: Bracket) -> None:
         """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""
-        moved, warm = found.ordinal - self._last, self._last != 0
-        self._error = max(abs(found.ordinal - self._guess), self._error * 15 // 16) if warm else 0
-        reach = max(int(found.spacing * max(256, bracket.total // 8192)), 2 * self._error, 1)
-        self._reach = reach if reach <= found.spacing * bracket.most / 4 else -1
-        self._guess = found.ordinal + (moved if warm and abs(moved) <= 2 * reach else 0)
-        self._last = found.ordinal
-        if self.magnitude and self._last == 0:
+        moved, warm = found - self._last, self._last != 0
+        self._error = max(abs(found - self._guess), self._error * 15 // 16) if warm else 0
+        reach = max(int(spacing * max(256, bracket.total // 8192)), 2 * self._error, 1)
+        self._reach = reach if reach <= spacing * bracket.most / 4 else -1
+        self._guess = found + (moved if warm and abs(moved) <= 2 * reach else 0)
+        self._last = found
+        if self.magnitude and found == 0:
             self._guess = self._reach = 0
 
 
@@ -229,37 +231,30 @@ def find_lowest(
     [1.0, 8.0]
     """
     started = [finder._start(*what) for finder, *what in zip(finders, groups, ks, strict=True)]
-    brackets = {n: bracket for n, bracket in enumerate(started) if isinstance(bracket, Bracket)}
     found = {n: lowest for n, lowest in enumerate(started) if isinstance(lowest, Lowest)}
+    brackets = {n: bracket for n, bracket in enumerate(started) if isinstance(bracket, Bracket)}
     spans = {}
     for n, bracket in brackets.items():
         if bracket.k in (0, bracket.total):  # whether all are finite
             found[n], spans[n] = finders[n]._all_or_none(groups[n], ks[n]), Span(0, 0, 0)
-        elif span := finders[n]._guessed(bracket):
+        elif span := finders[n]._guess_span(bracket):
             spans[n] = span
-    look([brackets[n] for n in spans], list(spans.values()), sum_counts)
+    look({brackets[n]: span for n, span in spans.items()}, sum_counts)
     for n in spans.keys() - found.keys():
         finders[n]._judge_guess(brackets[n].found)
 
-    rest = {n: bracket for n, bracket in brackets.items() if n not in found}
-    thresholds = find_thresholds(list(rest.values()), sum_counts)
-    shared: dict[int, tuple[_Ties, Sorted]] = {}
-    for (n, bracket), kth in zip(rest.items(), thresholds, strict=True):
-        finder, wide = finders[n], bracket.passes.wide
-        finder._learn(kth, bracket)
-        number = number_at(kth.ordinal, wide)
-        found[n] = Lowest(number, finder.magnitude, wide)
-        if kth.rank == kth.equal or (finder.magnitude and number == 0):
-            continue
-        ties = _Ties(groups[n], bracket.few or [], number, finder.shards)
-        if finder.shards.sharded:
-            shared[n] = ties, ties.sorted(kth)
-        else:
-            found[n] = replace(found[n], ties=ties.first(kth.rank))
-    narrow([last for _, last in shared.values()], sum_counts)
-    for n, (ties, last) in shared.items():
-        found[n] = replace(found[n], ties=ties.up_to(last.kth().ordinal))
-    return [found[n] for n in range(len(groups))]
+    rest = [n for n in brackets if n not in found]
+    ties: dict[int, _Ties] = {}
+    thresholds = find_thresholds([brackets[n] for n in rest], sum_counts)
+    for n, threshold in zip(rest, thresholds, strict=True):
+        finder, bracket = finders[n], brackets[n]
+        finder._learn(threshold.low, threshold.spacing, bracket)
+        number = number_at(threshold.low, bracket.passes.wide)
+        found[n] = Lowest(number, finder.magnitude, bracket.passes.wide)
+        if threshold.rank < threshold.inside and not (finder.magnitude and number == 0):
+            ties[n] = _Ties(groups[n], bracket.few or [], number, threshold.rank, finder.shards)
+    narrow([own.last for own in ties.values()], sum_counts)
+    return [replace(found[n], ties=ties[n].taken()) if n in ties else found[n] for n in range(len(groups))]
 
 
 class _Ties:
@@ -267,39 +262,38 @@ class _Ties:
 
     Args:
         tensors: all of the group.
-        few: keys in the order of memory and their positions, for each tensor, or for all of them joined.
+        few: keys and their positions in memory, for each tensor or for all of them joined.
         threshold: what they equal.
+        number: how many are taken, on all processes.
         shards: of the tensors.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor], few: list[tuple[Tensor, Tensor]], threshold: float, shards: Shards
+        self,
+        tensors: Sequence[Tensor],
+        few: list[tuple[Tensor, Tensor]],
+        threshold: float,
+        number: int,
+        shards: Shards,
     ):
         equal = [positions[keys == threshold] for keys, positions in few]
         if len(equal) < len(tensors):  # they were joined
-            ends = torch.tensor([tensor.numel() for tensor in tensors]).cumsum(0).tolist()
-            starts = [0, *ends[:-1]]
-            joined = equal[0]
-            equal = [joined[(joined >= a) & (joined < b)] - a for a, b in zip(starts, ends, strict=True)]
+            starts = [0, *accumulate(tensor.numel() for tensor in tensors)]
+            (joined,) = equal
+            equal = [joined[(joined >= a) & (joined < b)] - a for a, b in pairwise(starts)]
         self._own = [kernels.by_rows(t, p).sort().values for t, p in zip(tensors, equal, strict=True)]
-        device = self._own[0].device
-        self._among_all = [shards.positions(n, own, tensors).to(device) for n, own in enumerate(self._own)]
-        counted = [positions for n, positions in enumerate(self._among_all) if shards.owns(n)]
-        self._counted = torch.cat(counted or [self._own[0][:0]])
-        self._total = shards.total
+        self._among_all = [shards.positions(n, own, tensors) for n, own in enumerate(self._own)]
+        none = self._own[0][:0]  # on the device of the first, from which they are read once
+        counted = [p.to(none.device) for n, p in enumerate(self._among_all) if shards.owns(n)]
+        positions = np.sort(torch.cat([none, *counted]).cpu().numpy())
+        total = shards.total or sum(tensor.numel() for tensor in tensors)
+        # the last that is taken, by its position among all elements of all processes
+        self.last = Sorted(positions, None, shards.sharded, number, 0, total, total)
 
-    def first(self, number: int) -> tuple[Tensor, ...]:
-        """The positions of the first so many in each tensor, where all of them are on this process."""
-        return self.up_to(int(self._counted[number - 1]))  # the tensors follow one another
-
-    def sorted(self, kth: Kth) -> Sorted:
-        """Where the last of those that are taken is among all elements of all processes."""
-        return Sorted(np.sort(self._counted.cpu().numpy()), kth.rank, 0, self._total, kth.equal)
-
-    def up_to(self, last: int) -> tuple[Tensor, ...]:
-        """The positions in each tensor of those up to a position among all elements."""
+    def taken(self) -> tuple[Tensor, ...]:
+        """The positions, row by row, of those that are taken in each tensor."""
         pairs = zip(self._own, self._among_all, strict=True)
-        return tuple(own[among_all.to(own.device) <= last] for own, among_all in pairs)
+        return tuple(own[among_all <= self.last.low] for own, among_all in pairs)
 
 
 _JOINED = 1 << 18  # so few numbers are looked at together: calls cost more than what they do

@@ -1,0 +1,126 @@
+"""The passes through ``torch.compile``: they read weights once where the plain ones do several times."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fadeout.selection.passes import Found, Passes, reads_are_free
+
+_BITS = 5
+_BLOCK = 1 << _BITS  # keys whose counts a pass gives together
+_PIECE = 1 << 20  # keys in a pass: floats count up to 2^24 exactly
+_WORTH = 1 << 16  # shorter rows are not worth a call
+# weights times steps from which to compile: each wins 2 ns (benchmarks/step_cost.py), eight times the cost
+_PAYS = 2e10
+
+
+def choose_passes(
+    magnitude: bool, wide: torch.dtype, work: float, compile: bool | None = None, device: Any = "cpu"
+) -> Passes:
+    """The passes that pay: compiled for large models that train for many steps.
+
+    Args:
+        magnitude, wide: as in :class:`.Passes`.
+        work: weights times steps, of the whole training.
+        compile: yes or no, instead of the rule.
+        device: where the weights lie: other devices want other compilers.
+    """
+    wanted = work > _PAYS if compile is None else compile
+    if not wanted or not magnitude:
+        return Passes(magnitude, wide)
+    try:
+        compiled, row = CompiledPasses(magnitude, wide), torch.ones(_WORTH, dtype=wide, device=device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the compiler says about itself
+            compiled.probe([row], 0.5, 1.5, _WORTH)
+            compiled.shrink(row, 0.5, 0.5)
+    except Exception as error:  # whatever the compiler lacks, training goes on without it
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        notice = f"torch.compile does not work here ({reason}): the pruner runs without it, more slowly"
+        warnings.warn(notice, stacklevel=2)
+        return Passes(magnitude, wide)
+    return compiled
+
+
+class CompiledPasses(Passes):
+    """The same as the plain passes, to the last bit: loops in C++ on a CPU, Triton kernels on a GPU."""
+
+    def _probe(self, row: Tensor, low: float, high: float, most: int) -> Found:
+        if len(row) < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
+            return super()._probe(row, low, high, most)
+        bounds = _numbers(row.dtype, row.device, low, high)
+        facts, own, start, free = [], [], 0, reads_are_free(row)
+        for piece in row[: len(row) // _BLOCK * _BLOCK].split(_PIECE):
+            blocks = piece.view(-1, _BLOCK)
+            lower, upper, peak = _compiled(_count_blocks)(blocks, bounds)
+            if not free:
+                facts += [lower.sum(), upper.sum(), peak.amax()]
+            else:  # NumPy does so little sooner than two threads that have to be woken
+                facts += [float(lower.numpy().sum()), float(upper.numpy().sum()), float(peak.numpy().max())]
+                number = int(facts[-2] - facts[-3])
+                most -= number
+                if number and most >= 0:
+                    some = np.flatnonzero(upper.numpy() != lower.numpy())
+                    keys, positions = _between(blocks.numpy(), some, low, high)
+                    own.append((torch.from_numpy(keys), torch.from_numpy(positions + start)))
+            start += len(piece)
+        if start < len(row):  # the last block is incomplete
+            rest, last = super()._probe(row[start:], low, high, most)
+            facts += rest
+            if last is None:
+                return facts, None
+            keys, positions = last
+            own.append((keys, positions + start))
+        return facts, self._joined(own) if free and most >= 0 else None
+
+    def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
+        if row.numel() < _WORTH or not row.is_contiguous():
+            super().shrink(row, threshold, factor)
+            return
+        tiny = min(torch.finfo(row.dtype).tiny, threshold)
+        _compiled(_shrink)(row, _numbers(row.dtype, row.device, threshold, factor, tiny))
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled at its first use: to import the compiler takes seconds."""
+    return torch.compile(function, dynamic=True)
+
+
+@lru_cache(maxsize=8)  # of a step: the same for every tensor
+def _numbers(dtype: torch.dtype, device: torch.device, *numbers: float) -> Tensor:
+    """For compiled code, which would be compiled anew for other numbers."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+def _count_blocks(blocks: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    size = blocks.abs()
+    lower = torch.where(size < bounds[0], 1.0, 0.0).sum(1)  # sums of floats are vectorised, counts are not
+    upper = torch.where(size < bounds[1], 1.0, 0.0).sum(1)
+    return lower, upper, size.amax(1)
+
+
+def _between(blocks: np.ndarray, some: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """The magnitudes from ``low`` to below ``high`` in some blocks, and their positions in all.
+
+    Positive numbers are in the order of their bits, so that one comparison of differences is enough.
+    """
+    kind = np.dtype(f"u{blocks.itemsize}")
+    first, last = np.array([low, high], blocks.dtype).view(kind)
+    bits = blocks.view(kind).take(some, axis=0).reshape(-1)
+    bits &= kind.type(np.iinfo(kind).max >> 1)
+    bits -= first  # what is lower wraps around, to the highest
+    found = np.flatnonzero(bits < last - first)
+    positions = (some[found >> _BITS] << _BITS) + (found & (_BLOCK - 1))
+    return (bits[found] + first).view(blocks.dtype), positions
+
+
+def _shrink(row: Tensor, numbers: Tensor) -> None:
+    threshold, factor, tiny = numbers.unbind()
+    shrunk = torch.where(row.abs() < threshold, row * factor, row)
+    row.copy_(torch.where(shrunk.abs() < tiny, 0.0, shrunk))

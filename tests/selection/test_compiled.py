@@ -1,0 +1,89 @@
+"""Compiled passes do what the plain ones do."""
+
+import warnings
+
+import pytest
+import torch
+
+from fadeout.selection import compiled as compiling
+from fadeout.selection.compiled import CompiledPasses, choose_passes
+from fadeout.selection.passes import Passes
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Passes:
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        found = choose_passes(True, torch.float32, 0, compile=True)
+    if not isinstance(found, CompiledPasses):
+        pytest.skip(f"no compiler here: {notices[-1].message}")
+    return found
+
+
+ROWS = [300_025, 5, 65_536, 70_000, 0]
+
+
+def rows() -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    found = [torch.randn(length) for length in ROWS]
+    found[0][-3:] = found[3][-2:].fill_(0.5005)[0]  # in the last, incomplete blocks
+    return found
+
+
+@pytest.mark.parametrize("bracket", [(0.5, 0.501), (0.0, 1e-3), (2.0, 2.0001), (9.0, 10.0)])
+def test_compiled_probes_find_the_same(compiled, bracket):
+    plain = Passes(True)
+    one, other = plain.probe(rows(), *bracket, most=5000), compiled.probe(rows(), *bracket, most=5000)
+    assert one.facts == other.facts
+    found = zip(plain.collect(rows(), *bracket, one), compiled.collect(rows(), *bracket, other), strict=True)
+    for (values, positions), (same, there) in found:
+        assert torch.equal(values, same)
+        assert torch.equal(positions, there)
+
+
+def test_more_than_asked_for_are_counted_and_not_collected(compiled):
+    for one in (Passes(True), compiled):
+        probe = one.probe(rows(), 0.1, 2.0, most=1000)
+        assert sum(fact.inside for fact in probe.facts) > 1000
+        assert None in probe.keys
+
+
+def test_a_row_without_a_rest_is_not_collected_in_part(compiled):
+    row = rows()[0][: 1 << 17]
+    for one in (Passes(True), compiled):
+        probe = one.probe([row], 0.1, 2.0, most=1000)
+        assert probe.keys == [None]
+
+
+@pytest.mark.parametrize("factor", [0.999, 0.7, 0.5, 0.3, 1e-37, 0.0])
+@pytest.mark.parametrize("threshold", [0.7, 1e-38, 1e-44])
+def test_shrink_is_one_multiplication_to_the_last_bit_however_it_is_done(compiled, factor, threshold):
+    row = torch.cat([rows()[0], torch.tensor([1e-38, -1e-38, 1e-44, 0.0, -0.0])])
+    row[::7] *= 1e-37
+    wanted = torch.where(row.abs() < threshold, row * factor, row)
+    wanted[wanted.abs() < min(torch.finfo(torch.float32).tiny, threshold)] = 0
+    for one in (Passes(True), compiled):
+        for parts in (1, 3, 59):  # as in so many shards
+            got = row.clone()
+            for part in got.chunk(parts):
+                one.shrink(part, threshold, factor)
+            assert torch.equal(got, wanted)
+
+
+def test_without_a_compiler_there_is_one_notice(monkeypatch):
+    def fails(function):
+        raise RuntimeError("no g++ found\nand much more")
+
+    monkeypatch.setattr(compiling, "_compiled", fails)
+    with pytest.warns(UserWarning, match=r"does not work here \(no g\+\+ found\)") as notices:
+        found = choose_passes(True, torch.float32, 0, compile=True)
+    assert len(notices) == 1
+    assert type(found) is Passes
+
+
+def test_large_work_is_compiled(monkeypatch):
+    monkeypatch.setattr(compiling, "_compiled", lambda function: function)
+    assert type(choose_passes(True, torch.float32, 1e12)) is CompiledPasses
+    assert type(choose_passes(True, torch.float32, 1e6)) is Passes
+    assert type(choose_passes(True, torch.float32, 1e12, compile=False)) is Passes
+    assert type(choose_passes(False, torch.float32, 1e12)) is Passes
