@@ -34,6 +34,7 @@ class Server(ThreadingHTTPServer):
         self.cuts: list[int] = []  # after how many bytes to break off, request by request
         self.errors: list[int] = []  # statuses to answer instead, request by request
         self.ranges = True
+        self.moved: dict[str, str] = {}  # names that are redirected
         self.requests: list[tuple[str, str | None]] = []
         self.url = f"http://127.0.0.1:{self.server_port}/"
 
@@ -44,6 +45,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         name, span = self.path[1:], self.headers.get("Range")
         self.server.requests.append((name, span))
+        if name in self.server.moved:
+            self.send_response(302)
+            self.send_header("Location", f"/{self.server.moved[name]}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         content = self.server.files.get(name)
         if self.server.errors or content is None:
             self.send_error(self.server.errors.pop(0) if self.server.errors else 404)

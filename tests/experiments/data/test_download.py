@@ -66,6 +66,14 @@ def test_a_later_process_goes_on_too(server, tmp_path):
     assert server.requests[0][1] is not None
 
 
+def test_an_interrupted_file_goes_on_where_it_was_moved_to(server, tmp_path):
+    server.cuts, server.moved = [200_000], {"old.bin": "a.bin"}
+    fetch(f"{server.url}old.bin", tmp_path / "a.bin", md5(CONTENT))
+    assert (tmp_path / "a.bin").read_bytes() == CONTENT
+    assert [name for name, _ in server.requests] == ["old.bin", "a.bin"] * 2
+    assert server.requests[-1][1] is not None
+
+
 def test_a_server_that_cannot_go_on_sends_everything(server, tmp_path):
     server.ranges, server.cuts = False, [200_000]
     fetch(f"{server.url}a.bin", tmp_path / "a.bin", md5(CONTENT))

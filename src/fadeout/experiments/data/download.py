@@ -47,14 +47,14 @@ def install(source: Source, directory: Path) -> Path:
         source: the data set's.
         directory: where its folder goes.
     """
-    folder, staging = directory / source.folder, directory / f".{source.name}.download"
+    folder = directory / source.folder
+    staging = directory / f".{source.name}.download"  # always the same: an interrupted download goes on
     if not source.urls and not (source.archive and (directory / source.archive[0]).exists()):
         raise ValueError(f"{source.name} is not here, and cannot be downloaded: {_advice(source, directory)}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with _alone(directory):
             if source.missing(folder):  # another process may have brought it meanwhile
-                # the same at each attempt, so that an interrupted one goes on
                 staging.mkdir(exist_ok=True)
                 _move(_download(source, directory, staging), folder)
                 shutil.rmtree(staging, ignore_errors=True)
@@ -202,8 +202,8 @@ def _append(url: str, part: Path) -> None:
 
     def begin(response: Any, **_: object) -> None:
         opened.callback(response.close)
-        span = response.headers.get("Content-Range", "")
-        if response.status_code == 416 or (response.ok and not span.startswith(f"bytes {have}-")):
+        status, span = response.status_code, response.headers.get("Content-Range", "")
+        if status == 416 or (status in (200, 206) and not span.startswith(f"bytes {have}-")):
             file.truncate(0)  # too long to be of this file; or the server sends everything
 
     try:
