@@ -47,7 +47,7 @@ def report(
         )
     sections = arrange(read(results))
     if format == "html":
-        from fadeout.experiments.report.page import page  # here, because it needs the extra
+        from fadeout.experiments.report.page import page  # here, because Markdown needs no matplotlib
 
         text = page(sections)
     else:

@@ -1,0 +1,90 @@
+"""Heat maps of a grid over the two ends of the paper's a: ours, and the paper's beside it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fadeout._checks import extra
+from fadeout.experiments.report.figures.canvas import Plot, plot
+from fadeout.experiments.report.formatting import joined, number, percent, strength
+from fadeout.experiments.report.groups import Cells, Group, axes_of, grids
+from fadeout.experiments.report.styles import COLOURS
+
+with extra("experiments"):
+    from matplotlib import colormaps
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize, to_hex, to_rgb
+    from matplotlib.patches import Rectangle
+
+# Both maps keep their order for colour-blind eyes; the second has its middle, no change, in white.
+_METRICS = {
+    "after": ("accuracy after removal, %", "cividis"),
+    "change": ("change through removal, points", "RdBu"),
+}
+_ON_DARK, _ON_LIGHT = "#fefefe", "#101418"  # no role's colours: a cell looks the same on a dark page
+
+
+def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
+    """For each setup, target and setting: accuracy after removal and its change, ours and the paper's."""
+    plots = []
+    for cells in grids(groups):
+        first = next((group for group in cells.values() if group.records), None)
+        if first is None:
+            continue
+        title = joined(first.where, f"{percent(first.sparsity)} removed", first.note)
+        lows, highs = axes_of(cells)
+        size = (max(4.2, 1.1 + 0.62 * len(highs)), 0.9 + 0.4 * len(lows))
+        for metric, (name, colours) in _METRICS.items():
+            ours = {k: g.estimates[metric].mean for k, g in cells.items() if metric in g.estimates}
+            theirs = {k: g.published[metric] for k, g in cells.items() if metric in g.published}
+            scale = _scale(metric, [*ours.values(), *theirs.values()])
+            for who, values in (("ours", ours), ("the paper", theirs)):
+                if values:
+                    fills = {k: to_hex(colormaps[colours](scale(v))) for k, v in values.items() if _known(v)}
+                    draw = partial(_map, cells=cells, values=values, fills=fills, failures=who == "ours")
+                    mark = first.mark if who == "ours" else ""
+                    name_ = f"{title}: {name}, {who}"
+                    plots.append(plot(name_, mark, size, f"{salt}-{len(plots)}", list(cells.values()), draw))
+    return plots
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _scale(metric: str, values: Sequence[float | None]) -> Normalize:
+    finite = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
+    if metric == "change":
+        reach = max(1.0, *(abs(value) for value in finite))
+        return Normalize(-reach, reach)
+    return Normalize(min(finite), max(max(finite), min(finite) + 1))
+
+
+def _map(axes: Axes, cells: Cells, values: Mapping, fills: Mapping, *, failures: bool) -> None:
+    """A coloured cell with its number for each value that is known."""
+    lows, highs = axes_of(cells)
+    for key, group in cells.items():
+        x, y = highs.index(key[1]), lows.index(key[0])
+        fill = fills.get(key, COLOURS["paper"])
+        cell = Rectangle((x, y), 1, 1, facecolor=fill, edgecolor=COLOURS["paper"], linewidth=1.5)
+        if group.anchor:
+            cell.set_url(f"#{group.anchor}")
+        axes.add_patch(cell)
+        if key in fills:
+            text, ink = number(values[key]), _ON_LIGHT if _luminance(fill) > 0.3 else _ON_DARK
+        else:
+            missing = "failed" if failures and group.failed else ""
+            text, ink = "none" if key in values else missing, COLOURS["soft"]
+        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=8.5)
+    axes.set_xlim(0, len(highs))
+    axes.set_ylim(len(lows), 0)
+    axes.set_xticks([x + 0.5 for x in range(len(highs))], [strength(a) for a in highs])
+    axes.set_yticks([y + 0.5 for y in range(len(lows))], [strength(a) for a in lows])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_xlabel("a_max")
+    axes.set_ylabel("a_min")
+
+
+def _luminance(colour: str) -> float:
+    return sum(w * part**2.2 for w, part in zip((0.2126, 0.7152, 0.0722), to_rgb(colour), strict=True))
