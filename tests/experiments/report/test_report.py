@@ -11,11 +11,11 @@ from support import reports
 from support.reports import printed, record
 
 from fadeout.experiments.report import Section, markdown, read, report
-from fadeout.experiments.report.curves import lines, looks
-from fadeout.experiments.report.grids import axes_of, grids
-from fadeout.experiments.report.grouping import groups
+from fadeout.experiments.report.figures.curves import lines, looks
+from fadeout.experiments.report.groups import axes_of, grids
 from fadeout.experiments.report.page import page
-from fadeout.experiments.report.styles import DARK, LIGHT, MARKERS, role
+from fadeout.experiments.report.statistics import group_runs
+from fadeout.experiments.report.styles import COLOURS, METHODS, OTHER
 from fadeout.experiments.report.tables import table
 
 
@@ -106,35 +106,35 @@ def test_an_unknown_kind():
 
 def test_means_by_hand():
     made = [record(80.0, 81.0, seed=0), record(82.0, 82.0, seed=1), record(84.0, 86.0, seed=2)]
-    (group,) = groups(section(made[::-1]))
-    after, change = group.estimate("after"), group.estimate("change")
-    assert (after.mean, after.deviation, after.seeds) == (82.0, 2.0, 3)
-    assert (change.mean, change.deviation) == (-1.0, 1.0)  # -1, 0 and -2
-    assert group.estimate("top5") is None
-    assert group.estimate("operations").mean == pytest.approx(100 * 9_000 / 416_520)
+    (group,) = group_runs(section(made[::-1]))
+    after, change = group.estimates["after"], group.estimates["change"]
+    assert (after.mean, after.std, after.seeds) == (82.0, 2.0, 3)
+    assert (change.mean, change.std) == (-1.0, 1.0)  # -1, 0 and -2
+    assert group.estimates.get("top5") is None
+    assert group.estimates["operations"].mean == pytest.approx(100 * 9_000 / 416_520)
     assert [one["run"]["seed"] for one in group.records] == [0, 1, 2]
 
 
 def test_one_seed_has_no_spread():
-    (group,) = groups(section([record(80.0)]))
-    assert group.estimate("after").deviation is None
+    (group,) = group_runs(section([record(80.0)]))
+    assert group.estimates["after"].std is None
 
 
 def test_what_is_not_finite_stays_so():
-    (group,) = groups(section([record(math.nan), record(80.0, seed=1)]))
-    assert math.isnan(group.estimate("after").mean)
+    (group,) = group_runs(section([record(math.nan), record(80.0, seed=1)]))
+    assert math.isnan(group.estimates["after"].mean)
     assert "not a number" in page([section([record(math.nan), record(80.0, seed=1)], kind="curve")])
 
 
 def test_failed_runs_are_counted_apart():
-    (group,) = groups(section([record(80.0), record(None, seed=1)]))
-    assert (len(group.done), len(group.failed), group.estimate("after").mean) == (1, 1, 80.0)
+    (group,) = group_runs(section([record(80.0), record(None, seed=1)]))
+    assert (len(group.done), len(group.failed), group.estimates["after"].mean) == (1, 1, 80.0)
 
 
 def test_settings_that_nothing_else_tells_apart_are_named():
     made = [record(80.0, method=m, preset=p) for m in ("swd", "gmp") for p in ("paper", "authors")]
     made.append(record(80.0, method="han", epochs=3))
-    named = {(group.method, group.note) for group in groups(section(made))}
+    named = {(group.method, group.note) for group in group_runs(section(made))}
     assert named == {
         ("swd", "preset paper"),
         ("swd", "preset authors"),
@@ -145,21 +145,21 @@ def test_settings_that_nothing_else_tells_apart_are_named():
 
 
 def test_held_out_data_are_named():
-    assert [g.note for g in groups(section([record(80.0, validation=True)]))] == [
+    assert [g.note for g in group_runs(section([record(80.0, validation=True)]))] == [
         "tested on held-out training data"
     ]
     both = section([record(80.0, validation=True), record(80.0, validation=False)])
-    assert sorted(g.note for g in groups(both)) == ["", "tested on held-out training data"]
+    assert sorted(g.note for g in group_runs(both)) == ["", "tested on held-out training data"]
 
 
 def test_change_is_what_removal_did_before_any_fine_tuning():
-    (group,) = groups(section([{**record(80.0, 82.0), "removed": 30.0}]))
-    assert group.estimate("change").mean == -52.0
+    (group,) = group_runs(section([{**record(80.0, 82.0), "removed": 30.0}]))
+    assert group.estimates["change"].mean == -52.0
 
 
 def test_strengths_belong_to_the_methods_that_have_them():
     made = [record(80.0, method=method, a_min=0.1, a_max=1e4) for method in ("swd", "gmp", "auto")]
-    assert {g.method: g.strengths for g in groups(section(made))} == {
+    assert {g.method: g.strengths for g in group_runs(section(made))} == {
         "swd": (0.1, 1e4),
         "gmp": (None, None),
         "auto": (None, None),
@@ -176,19 +176,19 @@ def test_published_values_stand_beside_ours():
         printed("swd", 0.9, -0.5, "change"),
         printed("han", 0.9, 77.0),
     ]
-    ours, theirs = sorted(groups(section(made, published)), key=lambda group: not group.records)
+    ours, theirs = sorted(group_runs(section(made, published)), key=lambda group: not group.records)
     assert ours.published == {"after": 79.0, "change": -0.5}
     assert ours.difference("after") == 1.5
     assert ours.difference("change") == 0.5
     assert (theirs.method, theirs.published, theirs.difference("after")) == ("han", {"after": 77.0}, None)
-    assert theirs.place == ours.place
+    assert theirs.setup == ours.setup
 
 
 def test_all_that_a_published_value_says_must_agree():
     run = {"method": "swd", "width": 64, "a_min": 0.1, "a_max": 1e4}
     fitting = printed("swd", 0.9, 79.0, width=64, a_min=0.1, a_max=1e4)
     for value in (fitting, replace(fitting, width=None), replace(fitting, a_min=None, a_max=None)):
-        assert len(groups(section([record(80.0, **run)], [value]))) == 1
+        assert len(group_runs(section([record(80.0, **run)], [value]))) == 1
     for other in (
         {"width": 16},
         {"a_max": 1e5},
@@ -196,19 +196,19 @@ def test_all_that_a_published_value_says_must_agree():
         {"structure": "channels"},
         {"sparsity": 0.8},
     ):
-        assert len(groups(section([record(80.0, **run)], [replace(fitting, **other)]))) == 2
+        assert len(group_runs(section([record(80.0, **run)], [replace(fitting, **other)]))) == 2
 
 
 def test_the_more_exact_value_counts():
     values = [printed("swd", 0.9, 70.0), printed("swd", 0.9, 79.0, a_min=0.1, a_max=1e4)]
-    (group,) = groups(section([record(80.0, a_min=0.1, a_max=1e4)], values))
+    (group,) = group_runs(section([record(80.0, a_min=0.1, a_max=1e4)], values))
     assert group.published == {"after": 79.0}
 
 
 def test_a_table_counts_more_than_its_figure():
     figure, exact = printed("swd", 0.9, 79.0), replace(printed("swd", 0.9, 79.04), source="Table 3")
     for values in ([figure, exact], [exact, figure]):
-        (group,) = groups(section([record(80.0)], values))
+        (group,) = group_runs(section([record(80.0)], values))
         assert group.published == {"after": 79.04}
 
 
@@ -216,7 +216,7 @@ def test_what_a_published_value_leaves_open():
     cost = printed("swd", None, 40.0, "increase")  # of any target
     dense = printed("dense", None, 81.0, structure="none")
     made = [record(80.0), record(82.0, method="dense")]
-    found = {group.method: group for group in groups(section(made, [cost, dense]))}
+    found = {group.method: group for group in group_runs(section(made, [cost, dense]))}
     assert found["swd"].published == {"increase": 40.0}
     assert found["dense"].published == {"after": 81.0}
     assert found["dense"].sparsity == 0  # whatever its run says
@@ -226,17 +226,17 @@ def test_what_a_published_value_leaves_open():
 
 def test_seconds_are_shown_beside_the_papers_only():
     made = [record(80.0, epochs=100, epochs_scale=0.1)]
-    assert "seconds an epoch" not in table(groups(section(made))).columns
-    shown = table(groups(section(made, [printed("swd", 0.9, 77.0, "seconds")])))
+    assert "seconds an epoch" not in table(group_runs(section(made))).columns
+    shown = table(group_runs(section(made, [printed("swd", 0.9, 77.0, "seconds")])))
     cells = dict(zip(shown.columns, shown.rows[0], strict=True))
     assert cells["seconds an epoch"].text == "1.23"
     assert cells["seconds an epoch, difference"].text == "-75.77"
-    assert groups(section([record(80.0, steps=3)]))[0].estimate("seconds") is None
+    assert group_runs(section([record(80.0, steps=3)]))[0].estimates.get("seconds") is None
     assert "seconds an epoch</text>" in page([section(made, [printed("swd", 0.9, 77.0, "seconds")])])
 
 
 def test_a_hole_in_the_paper():
-    (group,) = groups(section([record(80.0)], [printed("swd", 0.9, None)]))
+    (group,) = group_runs(section([record(80.0)], [printed("swd", 0.9, None)]))
     assert (group.published, group.difference("after")) == ({"after": None}, None)
     shown = table([group])
     assert shown.rows[0][shown.columns.index("after, paper")].text == "none"
@@ -247,7 +247,7 @@ def test_a_hole_in_the_paper():
 
 def test_a_table_by_hand():
     made = [record(80.0, 82.0, seed=0), record(81.0, 83.0, seed=1), record(79.0, method="gmp")]
-    shown = table(groups(section(made, [printed("swd", 0.9, 81.0)])))
+    shown = table(group_runs(section(made, [printed("swd", 0.9, 81.0)])))
     assert shown.columns[:6] == ["method", "removed", "seeds", "after", "after, paper", "after, difference"]
     texts = [[cell.text for cell in row] for row in shown.rows]
     assert texts[0][:7] == ["GMP", "90 %", "1", "79.00", "", "", "0.00"]
@@ -257,14 +257,14 @@ def test_a_table_by_hand():
 
 
 def test_weights_left_are_shown_where_they_are_not_the_target():
-    shown = table(groups(section([{**record(80.0), "parameters_left": 7000}])))
+    shown = table(group_runs(section([{**record(80.0), "parameters_left": 7000}])))
     assert shown.rows[0][shown.columns.index("weights left, %")].text == "11.3"
 
 
 def test_lines_of_a_curve():
     made = [record(80.0, sparsity=s, a_min=0.1, a_max=a) for s in (0.5, 0.9) for a in (1e3, 1e4)]
     made += [record(80.0, sparsity=s, method="gmp", epochs_scale=0.1) for s in (0.5, 0.9)]
-    named = lines(groups(section(made)))
+    named = lines(group_runs(section(made)))
     assert {name: len(points) for name, points in named.items()} == {
         "SWD, 0.1 to 10³": 2,
         "SWD, 0.1 to 10⁴": 2,
@@ -272,31 +272,33 @@ def test_lines_of_a_curve():
     }
     chosen = looks(named)
     assert len(set(chosen)) == 3
-    assert {"swd", "gmp"} < set(chosen)
+    assert {METHODS["swd"], METHODS["gmp"]} < set(chosen)
 
 
 def test_cells_of_a_grid():
-    cells = grids(groups(reports.grid()))
+    cells = grids(group_runs(reports.grid()))
     assert [len(one) for one in cells] == [12, 12]
     assert axes_of(cells[0]) == ([0.1, 1.0, 10.0], [1e1, 1e2, 1e3, 1e4])
-    only = grids(groups(section([], [printed("swd", 0.9, 70.0, a_min=1.0, a_max=10.0)])))
+    only = grids(group_runs(section([], [printed("swd", 0.9, 70.0, a_min=1.0, a_max=10.0)])))
     assert [list(one) for one in only] == [[(1.0, 10.0)]]
 
 
 def test_every_method_has_a_look_of_its_own():
-    assert LIGHT.keys() == DARK.keys() == MARKERS.keys()
-    for looks_ in (LIGHT, DARK, MARKERS):
-        assert len(set(looks_.values())) == len(looks_)
-    assert role("no such method") == "other"
+    every = [*METHODS.values(), OTHER]
+    for part in ("label", "light", "dark", "marker"):
+        assert len({getattr(look, part) for look in every}) == len(every)
+    assert len(set(COLOURS.values())) == len(COLOURS)  # or a page could not exchange them one by one
+    (group,) = group_runs(section([record(80.0, method="no such method")]))
+    assert (group.look, group.label) == (OTHER, "no such method")
 
 
 MAIN = ("auto", "swd", "gmp", "han", "liu", "rewinding", "one_shot", "dense")
 
 
-@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("page_is", ["light", "dark"])
 @pytest.mark.parametrize("blind", ["protan", "deutan"])
-def test_methods_that_are_often_compared_differ_for_colour_blind_eyes(colours, blind):
-    seen = {m: simulated(colours[m], blind) for m in MAIN}
+def test_methods_that_are_often_compared_differ_for_colour_blind_eyes(page_is, blind):
+    seen = {m: simulated(getattr(METHODS[m], page_is), blind) for m in MAIN}
     for one in seen:
         for other in seen:
             assert one == other or math.dist(seen[one], seen[other]) > 12, (one, other)
@@ -361,7 +363,7 @@ def test_the_page_is_whole_and_needs_nothing_else(whole):
 
 
 def test_each_point_and_each_row_leads_to_its_configuration(whole):
-    anchors = {group.anchor for group in groups(reports.curve()) if group.done}
+    anchors = {group.anchor for group in group_runs(reports.curve()) if group.done}
     rows = set(re.findall(r'<td[^>]*><a href="#(cora-[^"]+)"', whole))
     points = set(re.findall(r'<a href="#(cora-[^"]+)" aria-label', whole))
     assert rows == points == anchors

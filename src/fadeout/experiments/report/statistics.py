@@ -31,19 +31,21 @@ def _estimates(section: Section) -> Iterator[Group]:
     records = sorted(section.records, key=_seed)
     runs = [{k: v for k, v in record["run"].items() if k != "seed"} for record in records]
     frame = pd.DataFrame([_metrics(record) for record in records], columns=list(METRICS), dtype=float)
+    alike = frame.groupby(pd.Series([repr(sorted(run.items())) for run in runs]), sort=False)
+    statistics = alike.agg(["mean", "std", "count"]).replace(math.inf, math.nan)
     notes = _notes(runs)
-    for _, same in frame.groupby([repr(sorted(run.items())) for run in runs], sort=False):
-        first = same.index[0]
-        statistics = same.agg(["mean", "std", "count"]).replace(math.inf, math.nan).T
+    for key, members in alike.groups.items():
+        first = members[0]
+        known = [(metric, *statistics.loc[key, metric]) for metric in METRICS]
         yield Group(
             *_identity(runs[first]),
             note=notes[first],
             anchor=anchor(section.name, records[first]["hash"]),
-            records=tuple(records[i] for i in same.index),
+            records=tuple(records[i] for i in members),
             estimates={
-                str(metric): Estimate(mean, std if count > 1 else None, int(count))
-                for metric, mean, std, count in statistics.itertuples()
-                if count
+                metric: Estimate(mean, std if seeds > 1 else None, int(seeds))
+                for metric, mean, std, seeds in known
+                if seeds
             },
         )
 
