@@ -142,7 +142,7 @@ Cells = dict[tuple[float | None, float | None], Group]
 
 
 def grids(groups: Sequence[Group]) -> list[Cells]:
-    """The cells of each grid of strengths: one for each setup, method, target and length, with the paper's."""
+    """The cells of each grid of strengths: one grid for each setup, method, target and length."""
     alike: dict[object, list[Group]] = {}
     for group in groups:
         if group.strengths != (None, None):

@@ -7,11 +7,11 @@ from typing import Any
 from fadeout._checks import extra
 from fadeout.experiments.report import formatting
 from fadeout.experiments.report.figures import FIGURES
-from fadeout.experiments.report.groups import Group, anchor, marks
+from fadeout.experiments.report.groups import anchor, marks
 from fadeout.experiments.report.records import Section
 from fadeout.experiments.report.statistics import group_runs
 from fadeout.experiments.report.styles import METHODS, OTHER
-from fadeout.experiments.report.tables import runs_table, table
+from fadeout.experiments.report.tables import table
 
 with extra("experiments"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,12 +24,26 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals |= {"looks": METHODS | {"other": OTHER}, "count": formatting.count}
+
+
+def _settings(run: dict[str, Any]) -> str:
+    """All settings of a run but its seed."""
+    return json.dumps({k: v for k, v in run.items() if k != "seed"}, indent=2, ensure_ascii=False)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return formatting.joined(*(f"{name} {number}" for name, number in value.items()))
+    return "" if value is None else str(value)
+
+
 _TEMPLATES.filters |= {
-    "percent": formatting.percent,
     "last_line": formatting.last_line,
-    "settings": lambda run: json.dumps(
-        {k: v for k, v in run.items() if k != "seed"}, indent=2, ensure_ascii=False
-    ),
+    "number": lambda value, digits=2: formatting.number(None if value == "" else value, digits),
+    "percent": formatting.percent,
+    "settings": _settings,
+    "shown": _shown,
+    "thousands": lambda value: "" if value in (None, "") else f"{value:,}",
 }
 
 
@@ -49,11 +63,6 @@ def page(sections: Sequence[Section]) -> str:
 
 def _section(section: Section) -> dict[str, Any]:
     groups, name = group_runs(section), anchor("experiment", section.name)
-    several = len({group.setup for group in groups}) > 1
-
-    def title(group: Group) -> str:
-        return formatting.joined(group.title, group.where if several else "")
-
     return {
         "id": name,
         "title": section.title,
@@ -62,6 +71,6 @@ def _section(section: Section) -> dict[str, Any]:
         "figures": FIGURES[section.kind](groups, name),
         "table": table(groups),
         "groups": groups,
-        "failed": [(group, title(group), record) for group in groups for record in group.failed],
-        "configurations": [(g, title(g), runs_table(g.records)) for g in groups if g.records],
+        "several": len({group.setup for group in groups}) > 1,
+        "failed": sum(len(group.failed) for group in groups),
     }

@@ -1,6 +1,7 @@
 """How methods are named, coloured and marked, and the style of all figures."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -40,24 +41,7 @@ COLOURS = {
     "paper": "#ffffff",
     **{f"method-{name}": look.light for name, look in (METHODS | {"other": OTHER}).items()},
 }
-"""What figures are drawn in. Each role has a colour of its own, so that a page can exchange it for a dark one."""
+"""What figures are drawn in. No two roles share a colour: a page exchanges each for a dark one."""
 
-STYLE = {
-    "font.size": 9.5,
-    "text.color": COLOURS["ink"],
-    "axes.edgecolor": COLOURS["rule"],
-    "axes.labelcolor": COLOURS["soft"],
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 14,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": COLOURS["rule"],
-    "ytick.color": COLOURS["rule"],
-    "xtick.labelcolor": COLOURS["soft"],
-    "ytick.labelcolor": COLOURS["soft"],
-    "figure.constrained_layout.use": True,
-    "svg.hashsalt": "fadeout",
-}
+STYLE = str(Path(__file__).with_name("fadeout.mplstyle"))
 """For ``matplotlib.style.context(["default", STYLE])``, whatever the user's own style is."""

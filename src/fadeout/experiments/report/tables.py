@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fadeout.experiments.report.formatting import joined, number, percent, printed_name, signed, strength
+from fadeout.experiments.report.formatting import number, percent, printed_name, signed, strength
 from fadeout.experiments.report.groups import METRICS, Group
-from fadeout.experiments.report.records import Record
 
 
 class Cell(NamedTuple):
@@ -42,7 +41,7 @@ def table(groups: Sequence[Group]) -> Table:
 
 def _columns(groups: Sequence[Group]) -> dict[str, Callable[[Group], Cell]]:
     published = dict.fromkeys(metric for group in groups for metric in group.published)
-    # Top-5 of ten classes, the operations of single weights and seconds say little, unless the paper has them.
+    # Top-5 of ten classes, the operations of single weights and seconds say little, unless the paper has them
     hidden = {"top5", "operations", "seconds"} - published.keys()
     if any(group.data == "imagenet" for group in groups):
         hidden -= {"top5"}
@@ -106,34 +105,3 @@ def _paper(group: Group, metric: str) -> Cell:
 def _difference(group: Group, metric: str) -> Cell:
     value = group.difference(metric)
     return Cell(signed(value), value, "muted" if group.mark else "")
-
-
-def runs_table(records: Sequence[Record]) -> Table:
-    """Each run of a group, and where it comes from."""
-    columns: dict[str, Callable[[Record], Any]] = {
-        "seed": lambda record: record["run"].get("seed"),
-        "before": lambda record: number(record.get("before")),
-        "after": lambda record: number(record["after"]) if record["status"] == "done" else "failed",
-        "weights left": lambda record: _thousands(record.get("parameters_left")),
-        "operations left": lambda record: _thousands(record.get("operations_left")),
-        "seconds": lambda record: number(record.get("seconds"), 1),
-        "commit": lambda record: record.get("commit"),
-        "machine": lambda record: record.get("machine"),
-        "versions": lambda record: _versions(record.get("versions")),
-        "hash": lambda record: record["hash"],
-    }
-    values = {title: [value(record) for record in records] for title, value in columns.items()}
-    cells = {
-        title: [Cell("" if value is None else str(value)) for value in column]
-        for title, column in values.items()
-        if any(value not in (None, "") for value in column)
-    }
-    return Table(list(cells), [list(row) for row in zip(*cells.values(), strict=True)])
-
-
-def _thousands(value: float | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _versions(versions: Any) -> Any:
-    return joined(*(f"{k} {v}" for k, v in versions.items())) if isinstance(versions, dict) else versions

@@ -1,17 +1,19 @@
-"""What the figures share: SVGs for a page, points that lead to configurations, axes that stretch accuracies."""
+"""What the figures share: an SVG for a page, points that lead to configurations, an axis of accuracies."""
 
 import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fadeout._checks import extra
 from fadeout.experiments.report.formatting import count, joined
-from fadeout.experiments.report.groups import Estimate, Group
+from fadeout.experiments.report.groups import Estimate, Group, marks
 from fadeout.experiments.report.styles import COLOURS, STYLE, Look
 
 with extra("experiments"):
@@ -20,6 +22,9 @@ with extra("experiments"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Numbers, Groups = Sequence[float], Sequence[Group]
+BARS: dict[str, Any] = {"fmt": "none", "elinewidth": 1.2, "capsize": 2.5}
+"""For ``axes.errorbar``."""
 _HIGH = 95.0  # above, accuracies are stretched
 
 
@@ -31,18 +36,55 @@ class Plot(NamedTuple):
     svg: Markup
 
 
-def plot(
-    title: str,
-    mark: str,
+def plot_setups(groups: Groups, draw: Callable[[Axes, list[Group]], None], height, salt: str) -> list[Plot]:
+    """A figure for each setup of which a run is done, as high as ``height`` of its groups."""
+    plots = []
+    for number, (_, same) in enumerate(groupby(groups, lambda group: group.setup)):
+        here = list(same)
+        if any(group.done for group in here):
+            name = f"{salt}-{number}"
+            svg = draw_svg((4.5, height(here)), partial(draw, groups=here), here[0].where, here, name)
+            plots.append(Plot(here[0].where, marks(here), svg))
+    return plots
+
+
+def draw_svg(
     size: tuple[float, float],
-    salt: str,
-    groups: Sequence[Group],
     draw: Callable[[Axes], None],
-) -> Plot:
-    """Draw a figure whose links lead to the configurations of the groups; ``salt`` is its own in the page."""
-    svg = draw_svg(size, draw, links={f"#{g.anchor}": _said(g) for g in groups if g.anchor}, salt=salt)
-    label = Markup('<svg role="group" aria-label="{}" ').format(title)
-    return Plot(title, mark, svg.replace(Markup("<svg "), label, 1))
+    label: str = "",
+    groups: Groups = (),
+    salt: str = "fadeout",
+    colours: Mapping[str, str] = COLOURS,
+) -> Markup:
+    """Draw into an SVG to put into a page: without prolog, size and names of elements.
+
+    Args:
+        size: in inches.
+        draw: draws in the colours of roles.
+        label: what the figure shows, for those who cannot see it.
+        groups: to whose configurations points lead.
+        salt: makes the identifiers inside differ from those of the page's other figures.
+        colours: of the roles; the page says what ``var(--role)`` is.
+    """
+    file = io.StringIO()
+    with style.context(["default", STYLE, {"svg.fonttype": "none", "svg.hashsalt": salt}]):
+        figure = Figure(figsize=size)
+        draw(figure.subplots())
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    svg = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL)
+    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r"<svg \1>", svg, count=1)
+    if label:
+        svg = svg.replace("<svg ", f'<svg role="group" aria-label="{escape(label)}" ', 1)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    for role, colour in colours.items():
+        svg = svg.replace(colour, f"var(--{role})")
+    for group in groups:
+        link, said = escape(f"#{group.anchor}"), escape(_said(group))
+        svg = svg.replace(
+            f'<a xlink:href="{link}" target="_blank">',
+            f'<a href="{link}" aria-label="{said}"><title>{said}</title>',
+        )
+    return Markup(svg)
 
 
 def _said(group: Group) -> str:
@@ -51,83 +93,19 @@ def _said(group: Group) -> str:
     return f"{group.title}: {group.estimates.get('after', 'failed')} ({seeds})"
 
 
-def draw_svg(
-    size: tuple[float, float],
-    draw: Callable[[Axes], None],
-    colours: Mapping[str, str] = COLOURS,
-    links: Mapping[str, str] | None = None,
-    salt: str = "fadeout",
-) -> Markup:
-    """Draw into an SVG to put into a page: without prolog, size and names of groups.
-
-    Args:
-        size: in inches.
-        draw: draws in the colours of roles.
-        colours: of the roles; the page says what ``var(--role)`` is.
-        links: what to say of each link of the figure, which must be ``#anchor`` in the same page.
-        salt: makes the identifiers inside differ from those of the page's other figures.
-    """
-    file = io.StringIO()
-    with style.context(["default", {**STYLE, "svg.fonttype": "none", "svg.hashsalt": salt}]):
-        figure = Figure(figsize=size)
-        draw(figure.subplots())
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r"<svg \1>", svg, count=1)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    for role, colour in colours.items():
-        svg = svg.replace(colour, f"var(--{role})")
-    for link, text in (links or {}).items():
-        said = escape(text)
-        svg = svg.replace(
-            f'<a xlink:href="{escape(link)}" target="_blank">',
-            f'<a href="{escape(link)}" aria-label="{said}"><title>{said}</title>',
-        )
-    return Markup(svg)
-
-
-def points(
-    axes: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    look: Look,
-    groups: Sequence[Group],
-    *,
-    hollow: bool = False,
-    zorder: float,
-) -> None:
+def points(axes: Axes, x: Numbers, y: Numbers, look: Look, groups: Groups, *, hollow=False, zorder: float):
     """Filled marks, ours, or hollow ones, the paper's, each with a link to its group."""
-    if not x:
-        return
-    colour, paper = look.light, COLOURS["paper"]
-    axes.scatter(
-        x,
-        y,
-        38,
-        marker=look.marker,
-        facecolors=paper if hollow else colour,
-        edgecolors=colour if hollow else paper,
-        linewidths=1.2 if hollow else 0.9,
-        urls=[f"#{group.anchor}" if group.anchor else None for group in groups],
-        clip_on=False,
-        zorder=zorder,
-    )
+    fill, edge = (COLOURS["paper"], look.light) if hollow else (look.light, COLOURS["paper"])
+    links = [f"#{group.anchor}" if group.anchor else None for group in groups]
+    marks: dict[str, Any] = {"marker": look.marker, "facecolors": fill, "edgecolors": edge, "urls": links}
+    if links:
+        axes.scatter(x, y, 38, linewidths=1.2 if hollow else 0.9, clip_on=False, zorder=zorder, **marks)
 
 
-def error_bars(
-    axes: Axes, x: Sequence[float], y: Sequence[float], look: Look, *, zorder: float = 2, **spread: Any
-) -> None:
-    """Bars of ``xerr`` or ``yerr``."""
-    axes.errorbar(x, y, fmt="none", ecolor=look.light, elinewidth=1.2, capsize=2.5, zorder=zorder, **spread)
-
-
-def spread(estimates: Sequence[Estimate], *, limited: bool = True) -> list[list[float]]:
-    """The stds, below and above, but not beyond 100 % if that is the limit."""
+def spread(estimates: Sequence[Estimate], limit: float = 100.0) -> list[list[float]]:
+    """The stds, for bars below and above, but not beyond the limit."""
     below = [e.std if e.std and math.isfinite(e.std) else 0.0 for e in estimates]
-    above = [min(std, max(100 - e.mean, 0.0)) for std, e in zip(below, estimates, strict=True)]
-    return [below, above if limited else below]
+    return [below, [min(std, max(limit - e.mean, 0.0)) for std, e in zip(below, estimates, strict=True)]]
 
 
 def plain_axes(axes: Axes) -> None:

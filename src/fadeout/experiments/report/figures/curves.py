@@ -1,21 +1,13 @@
 """The figure of a curve: accuracy against weights left, the paper's dashed."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import cycle, groupby
+from itertools import cycle
 
 from fadeout._checks import extra
-from fadeout.experiments.report.figures.canvas import (
-    Plot,
-    accuracy_axis,
-    error_bars,
-    plain_axes,
-    plot,
-    points,
-    spread,
-)
+from fadeout.experiments.report.figures import canvas
+from fadeout.experiments.report.figures.canvas import Plot, points
 from fadeout.experiments.report.formatting import joined, strength
-from fadeout.experiments.report.groups import Group, marks
+from fadeout.experiments.report.groups import Group
 from fadeout.experiments.report.styles import COLOURS, METHODS, OTHER, Look
 
 with extra("experiments"):
@@ -30,13 +22,7 @@ _SPARE = [*(METHODS[name] for name in _ORDER), OTHER]  # looks for a method's se
 
 def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
     """For each setup, accuracy after removal against weights left: a line for each method."""
-    plots = []
-    for number, (_, same) in enumerate(groupby(groups, lambda group: group.setup)):
-        here = list(same)
-        if any(group.done for group in here):
-            draw = partial(_curves, groups=here)
-            plots.append(plot(here[0].where, marks(here), (4.5, 4.1), f"{salt}-{number}", here, draw))
-    return plots
+    return canvas.plot_setups(groups, _draw_curves, lambda _: 4.1, salt)
 
 
 def lines(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -60,7 +46,7 @@ def looks(named: Mapping[str, Sequence[Group]]) -> list[Look]:
     return [next(spare) if look in wanted[:i] else look for i, look in enumerate(wanted)]
 
 
-def _curves(axes: Axes, groups: list[Group]) -> None:
+def _draw_curves(axes: Axes, groups: list[Group]) -> None:
     pruned = [group for group in groups if group.sparsity]
     left = [100 * (1 - group.sparsity) for group in pruned] or [100.0]
     _draw_levels(axes, [group for group in groups if not group.sparsity], max(left) * _ROOM)
@@ -69,13 +55,13 @@ def _curves(axes: Axes, groups: list[Group]) -> None:
         _draw_line(axes, name, line, look)
     ours = [group.estimates["after"].mean for group in groups if "after" in group.estimates]
     theirs = [value for group in groups if (value := group.published.get("after")) is not None]
-    accuracy_axis(axes, ours + theirs, "y")
+    canvas.accuracy_axis(axes, ours + theirs, "y")
     axes.set_xscale("log")
     axes.set_xlim(max(left) * _ROOM, min(left) / 1.12)
     ticks = [x for x in _TICKS if min(left) * 0.999 <= x <= max(left) * 1.001] or left[:1]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
-    plain_axes(axes)
+    canvas.plain_axes(axes)
     axes.set_xlabel("weights left, %")
     axes.set_ylabel("accuracy after removal, %")
     handles, labels = axes.get_legend_handles_labels()
@@ -101,7 +87,7 @@ def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
         front = 5 if groups[0].method == "auto" else 4
         estimates = [group.estimates["after"] for group in ours]
         x, y = [100 * (1 - group.sparsity) for group in ours], [estimate.mean for estimate in estimates]
-        error_bars(axes, x, y, look, yerr=spread(estimates), zorder=front)
+        axes.errorbar(x, y, canvas.spread(estimates), ecolor=colour, zorder=front, **canvas.BARS)
         axes.plot(x, y, color=colour, linewidth=1.8, zorder=front)
         axes.plot([], [], **key, linewidth=1.8, markeredgecolor=COLOURS["paper"], label=name)
         points(axes, x, y, look, ours, zorder=front + 1)
@@ -109,7 +95,7 @@ def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
 
 def _draw_levels(axes: Axes, dense: list[Group], x: float) -> None:
     """Networks of which nothing was removed: a line across, with a mark at its beginning."""
-    look = METHODS["dense"]
+    look, colour = METHODS["dense"], METHODS["dense"].light
     for name, same in lines(dense).items():
         for group in same:
             estimate, theirs = group.estimates.get("after"), group.published.get("after")
@@ -120,5 +106,5 @@ def _draw_levels(axes: Axes, dense: list[Group], x: float) -> None:
                 )
                 points(axes, [x], [theirs], look, [group], hollow=True, zorder=3)
             if estimate:
-                axes.axhline(estimate.mean, color=look.light, linewidth=1.4, label=name, zorder=3)
+                axes.axhline(estimate.mean, color=colour, linewidth=1.4, label=name, zorder=3)
                 points(axes, [x], [estimate.mean], look, [group], zorder=4)

@@ -87,8 +87,8 @@ def write_figure(folder: Path, outcomes: Sequence[Any], fading: Fading) -> None:
 
 def panels(outcomes: Sequence[Any], fading: Fading) -> tuple[Markup, Markup]:
     """Each panel as an SVG to put into a page, which says what the colours of the roles are."""
-    accuracies = draw_svg((4.5, 4.3), partial(draw_accuracies, outcomes=outcomes), COLOURS)
-    return accuracies, draw_svg((4.5, 4.3), partial(draw_fading, fading=fading), COLOURS)
+    accuracies = draw_svg((4.5, 4.3), partial(draw_accuracies, outcomes=outcomes), colours=COLOURS)
+    return accuracies, draw_svg((4.5, 4.3), partial(draw_fading, fading=fading), colours=COLOURS)
 
 
 def draw_accuracies(axes: Axes, outcomes: Sequence[Any]) -> None:

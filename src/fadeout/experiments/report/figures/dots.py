@@ -1,21 +1,14 @@
 """The figure of a table: a dot for each row, the paper's hollow."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 
 from fadeout._checks import extra
-from fadeout.experiments.report.figures.canvas import (
-    Plot,
-    accuracy_axis,
-    error_bars,
-    plain_axes,
-    plot,
-    points,
-    spread,
-)
+from fadeout.experiments.report.figures import canvas
+from fadeout.experiments.report.figures.canvas import Plot, points
 from fadeout.experiments.report.formatting import joined
-from fadeout.experiments.report.groups import Group, marks
+from fadeout.experiments.report.groups import Group
 from fadeout.experiments.report.styles import COLOURS
 
 with extra("experiments"):
@@ -24,18 +17,13 @@ with extra("experiments"):
 
 def dots(groups: Sequence[Group], salt: str) -> list[Plot]:
     """For each setup, accuracy after removal, or seconds if the paper has those: a row for each group."""
-    plots = []
     metric = "seconds" if any("seconds" in group.published for group in groups) else "after"
-    for number, (_, same) in enumerate(groupby(groups, lambda group: group.setup)):
-        here = [g for g in same if g.done or g.published.get(metric) is not None]
-        if any(group.done for group in here):
-            size = (4.5, 0.8 + 0.38 * len(here))
-            draw = partial(_dots, groups=here, metric=metric)
-            plots.append(plot(here[0].where, marks(here), size, f"{salt}-{number}", here, draw))
-    return plots
+    shown = [group for group in groups if group.done or group.published.get(metric) is not None]
+    draw = partial(_draw_dots, metric=metric)
+    return canvas.plot_setups(shown, draw, lambda here: 0.8 + 0.38 * len(here), salt)
 
 
-def _dots(axes: Axes, groups: list[Group], metric: str) -> None:
+def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
     mixed = len({group.mark for group in groups if group.records}) > 1
     values = []
     for row, group in enumerate(groups):
@@ -44,20 +32,19 @@ def _dots(axes: Axes, groups: list[Group], metric: str) -> None:
             points(axes, [theirs], [row], group.look, [group], hollow=True, zorder=3)
             values.append(theirs)
         if estimate:
-            error_bars(
-                axes, [estimate.mean], [row], group.look, xerr=spread([estimate], limited=metric == "after")
-            )
+            bars = canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
+            axes.errorbar([estimate.mean], [row], xerr=bars, ecolor=group.look.light, **canvas.BARS)
             points(axes, [estimate.mean], [row], group.look, [group], zorder=4)
             values.append(estimate.mean)
         name = joined(group.title, group.mark if mixed else "")
         # above its dot, so that the axis has the whole width
         axes.text(0, row - 0.22, name, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8.5)
     if metric == "after":
-        accuracy_axis(axes, values, "x")
+        canvas.accuracy_axis(axes, values, "x")
     else:
         axes.set_xlim(left=0)
         axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
     axes.set_yticks([])
     axes.set_ylim(len(groups) - 0.5, -0.7)
-    plain_axes(axes)
+    canvas.plain_axes(axes)
     axes.set_xlabel("accuracy after removal, %" if metric == "after" else "seconds an epoch")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fadeout._checks import extra
-from fadeout.experiments.report.figures.canvas import Plot, plot
+from fadeout.experiments.report.figures.canvas import Plot, draw_svg
 from fadeout.experiments.report.formatting import joined, number, percent, strength
 from fadeout.experiments.report.groups import Cells, Group, axes_of, grids
 from fadeout.experiments.report.styles import COLOURS
@@ -42,9 +42,9 @@ def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
                 if values:
                     fills = {k: to_hex(colormaps[colours](scale(v))) for k, v in values.items() if _known(v)}
                     draw = partial(_map, cells=cells, values=values, fills=fills, failures=who == "ours")
-                    mark = first.mark if who == "ours" else ""
-                    name_ = f"{title}: {name}, {who}"
-                    plots.append(plot(name_, mark, size, f"{salt}-{len(plots)}", list(cells.values()), draw))
+                    label, here = f"{title}: {name}, {who}", list(cells.values())
+                    svg = draw_svg(size, draw, label, here, f"{salt}-{len(plots)}")
+                    plots.append(Plot(label, first.mark if who == "ours" else "", svg))
     return plots
 
 
