@@ -93,7 +93,10 @@ def _notes(runs: list[Record]) -> list[str]:
     settings = pd.DataFrame([{k: repr(v) for k, v in run.items()} for run in runs]).fillna("None")
     methods, alike = [str(run.get("method")) for run in runs], [repr(_identity(run)) for run in runs]
     differ = settings.groupby([methods, alike]).nunique().gt(1).groupby(level=0).any()
-    telling = {method: sorted(row.index[row]) for method, row in differ.iterrows()}
+    telling = {
+        method: sorted(str(name) for name, differs in row.items() if differs)
+        for method, row in differ.iterrows()
+    }
     return [
         joined(
             *(f"{k} {_plain(run.get(k))}" for k in telling.get(method, []) if k != "validation"),

@@ -22,7 +22,8 @@ with extra("experiments"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Numbers, Groups = Sequence[float], Sequence[Group]
+Numbers = Sequence[float]
+Groups = Sequence[Group]
 BARS: dict[str, Any] = {"fmt": "none", "elinewidth": 1.2, "capsize": 2.5}
 """For ``axes.errorbar``."""
 _HIGH = 95.0  # above, accuracies are stretched
@@ -36,7 +37,7 @@ class Plot(NamedTuple):
     svg: Markup
 
 
-def plot_setups(groups: Groups, draw: Callable[[Axes, list[Group]], None], height, salt: str) -> list[Plot]:
+def plot_setups(groups: Groups, draw: Callable[..., None], height: Callable, salt: str) -> list[Plot]:
     """A figure for each setup of which a run is done, as high as ``height`` of its groups."""
     plots = []
     for number, (_, same) in enumerate(groupby(groups, lambda group: group.setup)):

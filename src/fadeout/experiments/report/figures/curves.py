@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import Any
 
 from fadeout._checks import extra
 from fadeout.experiments.report.figures import canvas
@@ -74,7 +75,8 @@ def _draw_curves(axes: Axes, groups: list[Group]) -> None:
 
 def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
     """A method over its targets: ours, and the paper's, which is named where there is none of ours."""
-    colour, key = look.light, {"color": look.light, "marker": look.marker}
+    colour = look.light
+    key: dict[str, Any] = {"color": colour, "marker": look.marker}
     ours = [group for group in groups if "after" in group.estimates]
     theirs = {group.sparsity: group for group in groups if group.published.get("after") is not None}
     x = [100 * (1 - sparsity) for sparsity in theirs]

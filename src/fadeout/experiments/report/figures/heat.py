@@ -1,7 +1,7 @@
 """Heat maps of a grid over the two ends of the paper's a: ours, and the paper's beside it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from fadeout._checks import extra
@@ -13,7 +13,7 @@ from fadeout.experiments.report.styles import COLOURS
 with extra("experiments"):
     from matplotlib import colormaps
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize, to_hex, to_rgb
+    from matplotlib.colors import Colormap, Normalize, to_hex, to_rgb
     from matplotlib.patches import Rectangle
 
 # Both maps keep their order for colour-blind eyes; the second has its middle, no change, in white.
@@ -38,18 +38,14 @@ def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
             ours = {k: g.estimates[metric].mean for k, g in cells.items() if metric in g.estimates}
             theirs = {k: g.published[metric] for k, g in cells.items() if metric in g.published}
             scale = _scale(metric, [*ours.values(), *theirs.values()])
+            colour = partial(_colour, colours=colormaps[colours], scale=scale)
             for who, values in (("ours", ours), ("the paper", theirs)):
                 if values:
-                    fills = {k: to_hex(colormaps[colours](scale(v))) for k, v in values.items() if _known(v)}
-                    draw = partial(_map, cells=cells, values=values, fills=fills, failures=who == "ours")
+                    draw = partial(_draw_map, cells=cells, values=values, colour=colour, ours=who == "ours")
                     label, here = f"{title}: {name}, {who}", list(cells.values())
                     svg = draw_svg(size, draw, label, here, f"{salt}-{len(plots)}")
                     plots.append(Plot(label, first.mark if who == "ours" else "", svg))
     return plots
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _scale(metric: str, values: Sequence[float | None]) -> Normalize:
@@ -60,21 +56,26 @@ def _scale(metric: str, values: Sequence[float | None]) -> Normalize:
     return Normalize(min(finite), max(max(finite), min(finite) + 1))
 
 
-def _map(axes: Axes, cells: Cells, values: Mapping, fills: Mapping, *, failures: bool) -> None:
+def _colour(value: float, colours: Colormap, scale: Normalize) -> tuple[str, str]:
+    """Of the cell, and of the number in it."""
+    fill = to_hex(colours(scale(value)))
+    return fill, _ON_LIGHT if _luminance(fill) > 0.3 else _ON_DARK
+
+
+def _draw_map(axes: Axes, cells: Cells, values: dict, colour: Callable, *, ours: bool) -> None:
     """A coloured cell with its number for each value that is known."""
     lows, highs = axes_of(cells)
     for key, group in cells.items():
         x, y = highs.index(key[1]), lows.index(key[0])
-        fill = fills.get(key, COLOURS["paper"])
-        cell = Rectangle((x, y), 1, 1, facecolor=fill, edgecolor=COLOURS["paper"], linewidth=1.5)
-        if group.anchor:
-            cell.set_url(f"#{group.anchor}")
-        axes.add_patch(cell)
-        if key in fills:
-            text, ink = number(values[key]), _ON_LIGHT if _luminance(fill) > 0.3 else _ON_DARK
+        value = values.get(key)
+        if value is not None and math.isfinite(value):
+            text, (fill, ink) = number(value), colour(value)
         else:
-            missing = "failed" if failures and group.failed else ""
-            text, ink = "none" if key in values else missing, COLOURS["soft"]
+            missing = "failed" if ours and group.failed else ""
+            text, fill, ink = "none" if key in values else missing, COLOURS["paper"], COLOURS["soft"]
+        link = f"#{group.anchor}" if group.anchor else None
+        cell = Rectangle((x, y), 1, 1, facecolor=fill, edgecolor=COLOURS["paper"], linewidth=1.5, url=link)
+        axes.add_patch(cell)
         axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=8.5)
     axes.set_xlim(0, len(highs))
     axes.set_ylim(len(lows), 0)
