@@ -49,3 +49,11 @@ def test_markdown_needs_no_matplotlib(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     assert (tmp_path / "r.md").exists()
+
+
+def test_what_a_report_needs_is_not_imported_before_it():
+    code = (
+        "import sys, fadeout.experiments.report\n"
+        "assert not {'pandas', 'jinja2', 'matplotlib'} & set(sys.modules), 'imported too early'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
