@@ -5,7 +5,7 @@ from typing import Any
 
 from fadeout._checks import extra
 from fadeout._files import write_atomically
-from fadeout.experiments.drawing import COLOURS, STYLE
+from fadeout.experiments.report.styles import COLOURS, STYLE
 
 OURS, THEIRS = "#2f6fde", "#98a2b3"
 

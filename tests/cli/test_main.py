@@ -54,7 +54,8 @@ def test_wrong_arguments(run, arguments, message):
 @pytest.mark.parametrize("package", ["tyro", "rich", "matplotlib"])
 def test_a_missing_package_names_the_extra(run, monkeypatch, package):
     for name in list(sys.modules):
-        if name == package or name.startswith((f"{package}.", "fadeout.experiments.demo")):
+        ours = ("fadeout.experiments.demo", "fadeout.experiments.report")
+        if name == package or name.startswith((f"{package}.", *ours)):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(fadeout.experiments, "demo", raising=False)
     monkeypatch.setitem(sys.modules, package, None)

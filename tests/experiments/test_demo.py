@@ -19,7 +19,7 @@ from fadeout.cli import main
 from fadeout.experiments.data import digits
 from fadeout.experiments.demo import demo
 from fadeout.experiments.demo.compare import Comparison, Settings
-from fadeout.experiments.demo.fading import Fading
+from fadeout.experiments.report.figures.demo import Fading
 
 FILES = ["figure.png", "figure.svg", "report.html", "results.json", "small.safetensors"]
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fadeout.experiments.paper import Value
@@ -150,3 +152,15 @@ def tabular() -> Section:
             printed("rewinding", 0.9, top - 12, **at),
         ]
     return Section("table-cifar", "Channels of ResNet-20 & <others>", "table", records, published)
+
+
+def section(
+    records: Sequence[dict[str, Any]], published: Sequence[Value] = (), kind: str = "table"
+) -> Section:
+    """An experiment of these records."""
+    return Section("one", "A title", kind, records, published)
+
+
+def write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """The file of an experiment."""
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))

@@ -1,5 +1,6 @@
 """Published values against the source of the paper, read in order by other rules, where it is at hand."""
 
+import os
 import re
 from collections import Counter
 from itertools import groupby
@@ -9,15 +10,16 @@ import pytest
 
 from fadeout.experiments.paper import VALUES, published
 
-TEX = Path(__file__).parents[4] / "shared" / "paper" / "rethinking-weight-decay.tex"
+PAPER = os.environ.get("FADEOUT_PAPER", "")
 
 
 @pytest.fixture(scope="module")
 def floats():
     """Text of each table and figure by its number in print."""
-    if not TEX.exists():
-        pytest.skip("the source of the paper, ../shared/paper, is not beside the repository")
-    tex = re.sub(r"(?m)^\s*%.*$", "", TEX.read_text(encoding="utf-8"))
+    if not PAPER:
+        pytest.skip("FADEOUT_PAPER does not name the folder with the source of the paper")
+    source = Path(PAPER) / "rethinking-weight-decay.tex"
+    tex = re.sub(r"(?m)^\s*%.*$", "", source.read_text(encoding="utf-8"))
     found, last = {}, Counter()
     for kind, text in re.findall(r"\\begin\{(table|figure)\}(.*?)\\end\{\1\}", tex, re.DOTALL):
         last[kind] += r"\ContinuedFloat" not in text

@@ -11,10 +11,9 @@ from fadeout._checks import extra
 from fadeout.experiments.data import digits
 from fadeout.experiments.demo.compare import Comparison, Settings
 from fadeout.experiments.demo.display import Bars, shrunk_table, table
-from fadeout.experiments.demo.fading import Fading
-from fadeout.experiments.demo.figure import write_figure
 from fadeout.experiments.demo.report import results, write_report, write_results
 from fadeout.experiments.demo.shrinking import shrink
+from fadeout.experiments.report.figures.demo import Fading, write_figure
 from fadeout.storage.checkpoint import save
 
 with extra("experiments"):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from math import isclose
+from typing import Any
 
 TITLES = {
     "comparison": "Comparison with other methods' published results (Table 1)",
@@ -76,15 +77,12 @@ HEADERS = {*FIELDS, "removed", "left", "lines"} - {"source", "value", "sparsity"
 def _read(source: str, text: str) -> Iterator[Value]:
     """The values of one file, in the order of its lines."""
     said: dict[str, list[str]] = {}
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    for first, *rest in csv.reader(lines):
+    for first, *rest in csv.reader(line for line in text.splitlines() if not line.startswith("#")):
         if first in HEADERS:
             said[first] = rest
             continue
-        names = said["lines"]
-        cells = [first, *rest]
-        row = dict(zip(names, cells, strict=False))
-        numbers = cells[len(names) :]
+        names, cells = said["lines"], [first, *rest]
+        row, numbers = dict(zip(names, cells, strict=False)), cells[len(names) :]
         columns = {k: v * len(numbers) if len(v) == 1 else v for k, v in said.items() if k != "lines"}
         if wrong := [k for k, v in columns.items() if len(v) != len(numbers)]:
             raise ValueError(f"{source}: {wrong} and the line that begins with {first!r} differ in length")
@@ -94,26 +92,14 @@ def _read(source: str, text: str) -> Iterator[Value]:
 
 
 def _value(source: str, said: dict[str, str], number: str) -> Value:
-    def real(name: str) -> float | None:
-        return float(said[name]) if said.get(name) else None
-
-    removed, left = real("removed"), real("left")
-    if left is not None:
-        removed = 100 - left
-    return Value(
-        source=source,
-        experiment=said["experiment"],
-        network=said["network"],
-        width=int(said["width"]) if said.get("width") else None,
-        data=said["data"],
-        structure=said["structure"],
-        method=said["method"],
-        sparsity=None if removed is None else round(removed / 100, 6),  # 0.925 and not its neighbour
-        metric=said["metric"],
-        value=None if number == "*" else float(number),
-        a_min=real("a_min"),
-        a_max=real("a_max"),
-    )
+    numbers = ("removed", "left", "width", "a_min", "a_max")
+    known: dict[str, Any] = {k: float(v) if k in numbers else v for k, v in said.items() if v}
+    removed = known.pop("removed", None)
+    if "left" in known:
+        removed = 100 - known.pop("left")
+    known["width"] = int(known["width"]) if "width" in known else None
+    sparsity = None if removed is None else round(removed / 100, 6)  # 0.925 and not its neighbour
+    return Value(source, sparsity=sparsity, value=None if number == "*" else float(number), **known)
 
 
 def _read_all() -> Iterator[Value]:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 from fadeout._files import write_atomically
-from fadeout.experiments.report.markdown import markdown
 from fadeout.experiments.report.records import Record, Section, read
 
-__all__ = ["Section", "by_file", "markdown", "read", "report"]
+__all__ = ["Section", "by_file", "read", "report"]
 
 
 def by_file(found: dict[str, list[Record]]) -> list[Section]:
@@ -46,12 +45,11 @@ def report(
             f"cannot write to {output}: it is a folder; name a file, such as {output / 'report.html'}"
         )
     sections = arrange(read(results))
-    if format == "html":
-        from fadeout.experiments.report.page import page  # here, because it needs the extra
-
-        text = page(sections)
+    if format == "html":  # imported here: Markdown needs no matplotlib, and other commands need no pandas
+        from fadeout.experiments.report.page import page as text_of
     else:
-        text = markdown(sections)
+        from fadeout.experiments.report.markdown import markdown as text_of
+    text = text_of(sections)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, lambda path: path.write_text(text, encoding="utf-8"))
     return output

@@ -1,130 +1,165 @@
-"""Runs that differ in nothing but the seed, their mean and spread, and the paper's value for them."""
+"""What the report shows: groups of runs that differ in nothing but the seed, with the paper's values."""
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
+from fadeout.experiments.report.formatting import joined, length, number, percent, printed_name, strength
 from fadeout.experiments.report.records import Record
+from fadeout.experiments.report.styles import METHODS, OTHER, Look
 
-METHODS = {
-    "dense": "dense",
-    "one_shot": "one-shot",
-    "han": "Han et al.",
-    "liu": "Liu et al.",
-    "rewinding": "LR rewinding",
-    "gmp": "GMP",
-    "swd": "SWD",
-    "auto": "fadeout",
-    "plain_decay": "plain decay",
-    "growing_decay": "growing decay",
-    "soft": "soft",
+METRICS = {
+    "seconds": "seconds an epoch",
+    "after": "after",
+    "change": "change",
+    "before": "before",
+    "top5": "top-5",
+    "operations": "operations left, %",
+    "parameters": "weights left, %",
 }
-"""What the reader sees, in the order in which they are listed."""
-
-NO_STRENGTH = ("dense", "one_shot", "han", "liu", "rewinding", "gmp", "auto")
-"""Methods that have no ``a_min`` and ``a_max``, whatever their runs say."""
+"""And their titles, in the order of a table. In percent, but the seconds; ``change`` is what removal did."""
 
 
-def _share(record: Record, what: str) -> float | None:
-    total, left = record.get(what), record.get(f"{what}_left")
-    return None if not total or left is None else 100 * left / total
-
-
-def _change(record: Record) -> float | None:
-    return None if record.get("before") is None else record.get("removed", record["after"]) - record["before"]
-
-
-def _seconds(record: Record) -> float | None:
-    run, seconds = record["run"], record.get("seconds")
-    epochs = (run.get("epochs") or 0) * (run.get("epochs_scale") or 1.0)
-    # An epoch that was cut says nothing of a whole one.
-    return None if not epochs or seconds is None or run.get("steps") is not None else seconds / epochs
-
-
-METRICS: dict[str, Callable[[Record], float | None]] = {
-    "before": lambda record: record.get("before"),
-    "after": lambda record: record["after"],
-    "change": _change,
-    "top5": lambda record: record.get("top5"),
-    "operations": lambda record: _share(record, "operations"),
-    "parameters": lambda record: _share(record, "parameters"),
-    "seconds": lambda record: _seconds(record),
-}
-"""In percent, but the seconds of an epoch; ``change`` is what removal did, ``operations`` and ``parameters``
-what is left."""
-
-
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A mean over seeds, and the standard deviation of a sample, which a single seed has not.
 
-    >>> Estimate.of([98.0, 98.5, 99.0])
-    Estimate(mean=98.5, deviation=0.5, seeds=3)
-    >>> Estimate.of([98.0])
-    Estimate(mean=98.0, deviation=None, seeds=1)
+    >>> str(Estimate(98.5, 0.25, 3)), str(Estimate(98.5, None, 1))
+    ('98.50 ± 0.25', '98.50')
     """
 
     mean: float
-    deviation: float | None
+    std: float | None
     seeds: int
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Estimate":
-        finite = all(map(math.isfinite, values))
-        spread = (stdev(values) if finite else math.nan) if len(values) > 1 else None
-        return cls(fmean(values) if finite else math.nan, spread, len(values))
-
-
-@dataclass(frozen=True)
-class Place:
-    """What is pruned, and how: each has a plot of its own."""
-
-    data: str | None = None
-    network: str | None = None
-    width: int | None = None
-    structure: str | None = None
+    def __str__(self) -> str:
+        return joined(number(self.mean), number(self.std), by=" ± ")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed; there are none where only the paper has a value."""
+    """Runs that differ in nothing but the seed; there are none where only the paper has a value.
 
-    place: Place
+    Attributes:
+        scale: of the epochs: less than 1 if the runs were shortened.
+        steps: at most so many in an epoch, if that was cut.
+        note: what else tells it apart from others that look the same.
+        anchor: the identifier of its configuration inside the page.
+        estimates, published: for each metric that is known, ours and the paper's.
+
+    >>> group = Group("cora", "gcn", 64, "elements", "swd", 0.9, 0.1, 1e4, note="preset authors")
+    >>> group.title, group.where
+    ('SWD, a 0.1 to 10⁴, 90 % removed, preset authors', 'GCN, 64 maps on Cora, elements')
+    """
+
+    data: str | None
+    network: str | None
+    width: int | None
+    structure: str | None
     method: str
     sparsity: float
     a_min: float | None = None
     a_max: float | None = None
     scale: float = 1.0
     steps: int | None = None
-    """Of an epoch, if that was cut."""
     note: str = ""
-    """What else tells it apart from others that look the same."""
     anchor: str = ""
-    done: tuple[Record, ...] = ()
-    failed: tuple[Record, ...] = ()
+    records: tuple[Record, ...] = ()
+    estimates: dict[str, Estimate] = field(default_factory=dict)
     published: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def setup(self) -> tuple[Any, ...]:
+        """What is pruned, and how: each has a figure of its own."""
+        return self.data, self.network, self.width, self.structure
 
     @property
     def strengths(self) -> tuple[float | None, float | None]:
         return self.a_min, self.a_max
 
     @property
-    def records(self) -> tuple[Record, ...]:
-        return tuple(sorted(self.done + self.failed, key=seed_of))
+    def look(self) -> Look:
+        return METHODS.get(self.method, OTHER)
 
-    def estimate(self, metric: str) -> Estimate | None:
-        values = [METRICS[metric](record) for record in self.done]
-        known = [value for value in values if value is not None]
-        return Estimate.of(known) if known else None
+    @property
+    def label(self) -> str:
+        return METHODS[self.method].label if self.method in METHODS else self.method
+
+    @property
+    def title(self) -> str:
+        """The group in a line, without its setup."""
+        strengths = f"a {strength(self.a_min)} to {strength(self.a_max)}" if any(self.strengths) else ""
+        removed = f"{percent(self.sparsity)} removed" if self.sparsity else ""
+        return joined(self.label, strengths, removed, self.note)
+
+    @property
+    def network_name(self) -> str:
+        """With its width, if that is not the usual one."""
+        return joined(printed_name(self.network), f"{self.width} maps" if self.width else "")
+
+    @property
+    def where(self) -> str:
+        """The setup in a line."""
+        return joined(joined(self.network_name, printed_name(self.data), by=" on "), self.structure or "")
+
+    @property
+    def mark(self) -> str:
+        """That the runs were shortened."""
+        return length(self.scale, self.steps)
+
+    @property
+    def done(self) -> list[Record]:
+        return [record for record in self.records if record["status"] == "done"]
+
+    @property
+    def failed(self) -> list[Record]:
+        return [record for record in self.records if record["status"] == "failed"]
 
     def difference(self, metric: str) -> float | None:
         """Ours less the paper's."""
-        ours, theirs = self.estimate(metric), self.published.get(metric)
+        ours, theirs = self.estimates.get(metric), self.published.get(metric)
         return None if ours is None or theirs is None else ours.mean - theirs
 
 
-def seed_of(record: Record) -> tuple[float, str]:
-    """What runs of a group are sorted by."""
-    seed = record["run"].get("seed")
-    return (seed if isinstance(seed, (int, float)) else -1, record["hash"])
+def marks(groups: Sequence[Group]) -> str:
+    """That all runs of these groups were shortened, or a part of them."""
+    found = sorted({group.mark for group in groups if group.records})
+    return ("in part " if found[:1] == [""] and found[1:] else "") + joined(*found, by=" or ")
+
+
+def anchor(section: str, name: str) -> str:
+    """An identifier inside the page.
+
+    >>> anchor("lenet 5", "3f2a9c")
+    'lenet-5-3f2a9c'
+    """
+    return re.sub(r"[^\w.-]", "-", f"{section}-{name}")
+
+
+Cells = dict[tuple[float | None, float | None], Group]
+"""Groups by ``(a_min, a_max)``."""
+
+
+def grids(groups: Sequence[Group]) -> list[Cells]:
+    """The cells of each grid of strengths: one grid for each setup, method, target and length."""
+    alike: dict[object, list[Group]] = {}
+    for group in groups:
+        if group.strengths != (None, None):
+            alike.setdefault((group.setup, group.method, group.sparsity), []).append(group)
+    found = []
+    for same in alike.values():
+        only_published = {g.strengths: g for g in same if not g.records}
+        kinds: dict[object, Cells] = {}
+        for g in same:
+            if g.records:
+                kinds.setdefault((g.scale, g.steps, g.note), {})[g.strengths] = g
+        found += [only_published | cells for cells in kinds.values()] or [only_published]
+    return found
+
+
+def axes_of(cells: Cells) -> tuple[list[float | None], list[float | None]]:
+    """The values of a_min and of a_max that occur, in order."""
+    ends = zip(*cells, strict=True)
+    lows, highs = (sorted(set(end), key=lambda a: -math.inf if a is None else a) for end in ends)
+    return lows, highs

@@ -4,11 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fadeout.experiments.report import words
-from fadeout.experiments.report.grids import Cells, axes_of, grids
-from fadeout.experiments.report.grouping import groups
-from fadeout.experiments.report.groups import Group
+from fadeout.experiments.report.formatting import joined, last_line, number, strength
+from fadeout.experiments.report.groups import Cells, Group, axes_of, grids, marks
 from fadeout.experiments.report.records import Section
+from fadeout.experiments.report.statistics import group_runs
 from fadeout.experiments.report.tables import table
 
 
@@ -18,84 +17,66 @@ def markdown(sections: Sequence[Section]) -> str:
     Args:
         sections: the experiments, in the order in which they are shown.
     """
-    return "\n\n".join(_section(section, groups(section)) for section in sections) + "\n"
+    return "\n\n".join(part for section in sections for part in _section(section)) + "\n"
 
 
-def _section(section: Section, here: list[Group]) -> str:
+def _section(section: Section) -> list[str]:
+    groups = group_runs(section)
     parts = [f"## {_text(section.title)}"]
-    mark = words.badges(here)
-    if mark:
+    if mark := marks(groups):
         parts.append(f"**Shortened runs: {mark}**, not comparable with the paper's.")
-    places = {group.place for group in here}
-    if len(places) == 1 and (place := words.where(here[0].place)):
-        parts.append(f"{_text(place)}.")
+    if len({group.setup for group in groups}) == 1 and groups[0].where:
+        parts.append(f"{_text(groups[0].where)}.")
+    listed = groups
     if section.kind == "grid":
-        parts += [part for cells in grids(here) for part in _matrices(cells)]
-        here = [group for group in here if not any(group.strengths)]
-    if here:
-        parts.append(_table(here))
-    parts += _failed(groups(section))
-    return "\n\n".join(parts)
+        parts += [part for cells in grids(groups) for part in _matrices(cells)]
+        listed = [group for group in groups if not any(group.strengths)]
+    if listed:
+        whole = table(listed)
+        rows = [[_text(cell.text) for cell in row] for row in whole.rows]
+        for group, row in zip(listed, rows, strict=True):
+            row[0] += _mark(group)
+        parts.append(_grid([_text(title) for title in whole.columns], rows))
+    failed = [
+        f"- {_text(group.title)}, seed {_text(str(record['run'].get('seed')))}: "
+        f"{_text(last_line(record.get('error')))}"
+        for group in groups
+        for record in group.failed
+    ]
+    return parts + (["Failed runs:", "\n".join(failed)] if failed else [])
 
 
-def _table(here: Sequence[Group]) -> str:
-    whole = table(here)
-    rows = []
-    for group, cells in zip(whole.groups, whole.rows, strict=True):
-        texts = [_text(cell.text) for cell in cells]
-        if words.mark(group):
-            texts[0] += f" (**{words.mark(group)}**)"
-        rows.append(texts)
-    return _grid([_text(title) for title in whole.columns], rows)
+def _mark(group: Group) -> str:
+    return f" (**{group.mark}**)" if group.mark else ""
 
 
 def _matrices(cells: Cells) -> list[str]:
     """Accuracy after removal and its change over a_min, downwards, and a_max."""
     lows, highs = axes_of(cells)
     first = next((group for group in cells.values() if group.records), next(iter(cells.values())))
-    title = ", ".join(part for part in (words.where(first.place), words.what(_bare(first))) if part)
-    mark = f" (**{words.mark(first)}**)" if words.mark(first) else ""
+    title = _text(joined(first.where, replace(first, a_min=None, a_max=None).title))
     parts = []
     for metric, name in (("after", "after removal"), ("change", "change")):
-        known = [g for g in cells.values() if g.estimate(metric) or metric in g.published]
-        if not known:
-            continue
-        rows = [
-            [words.strength(low), *(_matrix_cell(cells.get((low, high)), metric) for high in highs)]
-            for low in lows
-        ]
-        paper = "; in brackets the paper's" if any(metric in g.published for g in known) else ""
-        parts.append(f"{_text(title)}: {name}{paper}{mark}")
-        parts.append(_grid(["a_min \\ a_max", *map(words.strength, highs)], rows))
+        published = any(metric in group.published for group in cells.values())
+        if published or any(metric in group.estimates for group in cells.values()):
+            paper = "; in brackets the paper's" if published else ""
+            rows = [[strength(a), *(_cell(cells.get((a, b)), metric) for b in highs)] for a in lows]
+            parts.append(f"{title}: {name}{paper}{_mark(first)}")
+            parts.append(_grid(["a_min \\ a_max", *map(strength, highs)], rows))
     return parts
 
 
-def _bare(group: Group) -> Group:
-    return replace(group, a_min=None, a_max=None)
-
-
-def _matrix_cell(group: Group | None, metric: str) -> str:
+def _cell(group: Group | None, metric: str) -> str:
     if group is None:
         return ""
-    ours = words.spread(group.estimate(metric)) or ("failed" if group.failed else "")
-    theirs = f"({words.number(group.published[metric]) or 'none'})" if metric in group.published else ""
-    return " ".join(part for part in (ours, theirs) if part)
-
-
-def _failed(here: Sequence[Group]) -> list[str]:
-    rows = [
-        f"- {_text(words.what(group))}, seed {_text(str(record['run'].get('seed')))}: "
-        f"{_text(words.last_line(record.get('error')))}"
-        for group in here
-        for record in group.failed
-    ]
-    return ["Failed runs:", "\n".join(rows)] if rows else []
+    ours = str(group.estimates.get(metric, "failed" if group.failed else ""))
+    theirs = f"({number(group.published[metric]) or 'none'})" if metric in group.published else ""
+    return joined(ours, theirs, by=" ")
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    words_first = "|---" + "|---:" * (len(columns) - 1) + "|"
-    lines = ["| " + " | ".join(columns) + " |", words_first]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    return "\n".join([lines[0], "|---" + "|---:" * (len(columns) - 1) + "|", *lines[1:]])
 
 
 def _text(text: str) -> str:

@@ -1,7 +1,7 @@
 """The records of runs, read from the files that a sweep leaves behind."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,11 @@ Record = dict[str, Any]
 """What one run left behind, as in its ``result.json``."""
 
 VERSION = 1
-LOOSE = "runs"
-"""The experiment of records that stand in no experiment's file."""
+KINDS = ("curve", "grid", "table")
+_COUNTS = ("parameters", "parameters_left", "operations", "operations_left")
+_NUMBERS = ("before", "removed", "after", "top5", "seconds", *_COUNTS)
+_SETTINGS = ("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale")
+_TEXTS = ("data", "model", "structure", "method")
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,12 @@ class Section:
             raise ValueError(f"the kind of an experiment is one of {', '.join(KINDS)}, got {self.kind!r}")
 
 
-KINDS = ("curve", "grid", "table")
-
-
 def read(results: Path) -> dict[str, list[Record]]:
     """The records below a folder, or in one file, by experiment.
 
-    A record belongs to the experiment whose ``EXPERIMENT.jsonl`` it stands in, a ``HASH/result.json`` that
-    stands in none to ``"runs"``. The same hash counts once in an experiment: the last, and one that is done
-    rather than one that failed.
+    A record belongs to the experiment in whose ``EXPERIMENT.jsonl`` it is, a ``HASH/result.json`` that is in
+    none to ``"runs"``. The same hash counts once in an experiment: the last, and one that is done rather than
+    one that failed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -54,16 +54,17 @@ def read(results: Path) -> dict[str, list[Record]]:
     ...     {name: len(records) for name, records in read(Path(folder)).items()}
     {'cora': 1}
     """
-    lines, folders = _files(results)
+    collected, single = _files(results)
     found: dict[str, dict[str, Record]] = {}
-    for path in lines:
-        for record in _lines(path):
-            _keep(found.setdefault(path.stem, {}), record)
-    for path in folders:
+    for path in collected:
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+            if line.strip():
+                _keep(found.setdefault(path.stem, {}), _parse(line, f"{path}, line {number}"))
+    for path in single:
         record = _parse(path.read_bytes(), str(path))
         # It may have failed when the experiment's file was written, and be done by now.
         homes = [records for records in found.values() if record["hash"] in records]
-        for records in homes or [found.setdefault(LOOSE, {})]:
+        for records in homes or [found.setdefault("runs", {})]:
             _keep(records, record)
     if not any(found.values()):
         raise ValueError(
@@ -74,75 +75,53 @@ def read(results: Path) -> dict[str, list[Record]]:
 
 
 def _files(results: Path) -> tuple[list[Path], list[Path]]:
+    """Files with a record in each line, and files with one record."""
     if results.is_dir():
-        folders = [*results.glob("result.json"), *results.glob("*/result.json")]
-        return sorted(results.glob("*.jsonl")), sorted(folders)
+        single = [*results.glob("result.json"), *results.glob("*/result.json")]
+        return sorted(results.glob("*.jsonl")), sorted(single)
     if not results.is_file():
         raise ValueError(f"no results in {results}: there is no such file or folder")
     return ([], [results]) if results.suffix == ".json" else ([results], [])
-
-
-def _lines(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        if line.strip():
-            yield _parse(line, f"{path}, line {number}")
-
-
-def _parse(text: bytes, where: str) -> Record:
-    try:
-        record = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{where}: damaged, not JSON ({error}); mend or delete it") from None
-    version = record.get("version") if isinstance(record, dict) else None
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(
-            f"{where}: written by a newer fadeout (version {version}, this one reads {VERSION}); update it"
-        )
-    missing = _missing(record, version)
-    if missing:
-        raise ValueError(f"{where}: damaged, not the record of a run ({missing}); mend or delete it")
-    return record
-
-
-def _missing(record: Any, version: Any) -> str:
-    """Why it cannot be reported."""
-    if version != VERSION or isinstance(version, bool):
-        return 'it has no "version"'
-    if not isinstance(record.get("hash"), str) or not isinstance(record.get("run"), dict):
-        return 'it has no "hash" or no "run"'
-    if record.get("status") not in ("done", "failed"):
-        return f'its "status" is {record.get("status")!r}, not "done" or "failed"'
-    if record["status"] == "done" and record.get("after") is None:
-        return 'it is done, but has no accuracy "after"'
-    wrong = [
-        f'"{name}" is {part[name]!r}'
-        for part, names, kinds in (
-            (record, _NUMBERS, (int, float)),
-            (record["run"], _WORDS, str),
-            (record["run"], _SETTINGS, (int, float)),
-        )
-        for name in names
-        if part.get(name) is not None and not isinstance(part[name], kinds)
-    ]
-    return ", ".join(wrong)
-
-
-_NUMBERS = (
-    "before",
-    "removed",
-    "after",
-    "top5",
-    "parameters",
-    "parameters_left",
-    "operations",
-    "operations_left",
-    "seconds",
-)
-_SETTINGS = ("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale")
-_WORDS = ("data", "model", "structure", "method")
 
 
 def _keep(records: dict[str, Record], record: Record) -> None:
     old = records.get(record["hash"])
     if old is None or old["status"] == "failed" or record["status"] == "done":
         records[record["hash"]] = record
+
+
+def _parse(text: bytes, source: str) -> Record:
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{source}: damaged, not JSON ({error}); mend or delete it") from None
+    version = record.get("version") if isinstance(record, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(
+            f"{source}: written by a newer fadeout (version {version}, this one reads {VERSION}); update it"
+        )
+    wrong = 'it has no "version"' if version != VERSION or version is True else _wrong(record)
+    if wrong:
+        raise ValueError(f"{source}: damaged, not the record of a run ({wrong}); mend or delete it")
+    return record
+
+
+def _wrong(record: Record) -> str:
+    """Why it cannot be reported; nothing if it can."""
+    run, status = record.get("run"), record.get("status")
+    if not isinstance(record.get("hash"), str) or not isinstance(run, dict):
+        return 'it has no "hash" or no "run"'
+    if status not in ("done", "failed"):
+        return f'its "status" is {status!r}, not "done" or "failed"'
+    if status == "done" and record.get("after") is None:
+        return 'it is done, but has no accuracy "after"'
+    return ", ".join(
+        f'"{name}" is {part[name]!r}'
+        for part, names, kinds in (
+            (record, _NUMBERS, (int, float)),
+            (run, _TEXTS, str),
+            (run, _SETTINGS, (int, float)),
+        )
+        for name in names
+        if part.get(name) is not None and not isinstance(part[name], kinds)
+    )

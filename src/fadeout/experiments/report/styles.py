@@ -1,71 +1,47 @@
-"""Colours and marks of the methods: told apart by both, so that neither colour nor shape alone must do."""
+"""How methods are named, coloured and marked, and the style of all figures."""
 
-from fadeout.experiments import drawing
+from dataclasses import dataclass
+from pathlib import Path
 
-LIGHT = {
-    "auto": "#0b6bcb",
-    "swd": "#04955e",
-    "gmp": "#bc57aa",
-    "han": "#dd7603",
-    "liu": "#536107",
-    "rewinding": "#3aa7dc",
-    "one_shot": "#5e3291",
-    "plain_decay": "#754b35",
-    "growing_decay": "#cd0019",
-    "soft_pruning": "#254b76",
-    "dense": "#404b50",
-    "other": "#747c8a",
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is shown: told apart by colour and by mark, so that neither alone must do."""
+
+    label: str
+    light: str
+    """The colour on white; chosen, within its hue, to differ from the others for colour-blind eyes too."""
+    dark: str
+    """The colour on a dark page."""
+    marker: str
+
+
+METHODS = {
+    "dense": Look("dense", "#404b50", "#d3dcdf", "d"),
+    "one_shot": Look("one-shot", "#5e3291", "#a556fa", "X"),
+    "han": Look("Han et al.", "#dd7603", "#e53c15", "^"),
+    "liu": Look("Liu et al.", "#536107", "#ddcd65", "v"),
+    "rewinding": Look("LR rewinding", "#3aa7dc", "#5fdcff", "P"),
+    "gmp": Look("GMP", "#bc57aa", "#af5da6", "s"),
+    "swd": Look("SWD", "#04955e", "#5eca92", "D"),
+    "auto": Look("fadeout", "#0b6bcb", "#5aa9f7", "o"),
+    "plain_decay": Look("plain decay", "#754b35", "#ac6866", "<"),
+    "growing_decay": Look("growing decay", "#cd0019", "#fa857a", ">"),
+    "soft": Look("soft", "#254b76", "#a299d3", "p"),
 }
-"""For each method, on white; chosen, within their hues, to differ for colour-blind eyes too."""
+"""In the order in which they are listed."""
 
-DARK = {
-    "auto": "#5aa9f7",
-    "swd": "#5eca92",
-    "gmp": "#af5da6",
-    "han": "#e53c15",
-    "liu": "#ddcd65",
-    "rewinding": "#5fdcff",
-    "one_shot": "#a556fa",
-    "plain_decay": "#ac6866",
-    "growing_decay": "#fa857a",
-    "soft_pruning": "#a299d3",
-    "dense": "#d3dcdf",
-    "other": "#8f98a8",
+OTHER = Look("other", "#747c8a", "#8f98a8", "h")
+"""For a method that only the paper has."""
+
+COLOURS = {
+    "ink": "#1d2433",
+    "soft": "#667085",
+    "rule": "#e4e7ec",
+    "paper": "#ffffff",
+    **{f"method-{name}": look.light for name, look in (METHODS | {"other": OTHER}).items()},
 }
-"""The same on a dark page."""
+"""What figures are drawn in. No two roles share a colour: a page exchanges each for a dark one."""
 
-COLOURS = {**drawing.COLOURS, **LIGHT}
-
-MARKERS = {
-    "auto": "o",
-    "swd": "D",
-    "gmp": "s",
-    "han": "^",
-    "liu": "v",
-    "rewinding": "P",
-    "one_shot": "X",
-    "plain_decay": "<",
-    "growing_decay": ">",
-    "soft_pruning": "p",
-    "dense": "d",
-    "other": "h",
-}
-
-
-def role(method: str) -> str:
-    """The name of a method's colour.
-
-    >>> role("swd"), role("soft"), role("a rival")
-    ('swd', 'soft_pruning', 'other')
-    """
-    name = "soft_pruning" if method == "soft" else method  # "soft" is the colour of soft text
-    return name if name in LIGHT else "other"
-
-
-def rules() -> str:
-    """The colours as style rules, light and dark."""
-    light, dark = (
-        ":root { " + " ".join(f"--{name}: {colour};" for name, colour in colours.items()) + " }"
-        for colours in (LIGHT, DARK)
-    )
-    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n  {dark}\n}}"
+STYLE = str(Path(__file__).with_name("fadeout.mplstyle"))
+"""For ``matplotlib.style.context(["default", STYLE])``, whatever the user's own style is."""

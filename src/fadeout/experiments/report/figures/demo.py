@@ -1,36 +1,103 @@
 """The demo's figure: what every method reaches, and how the weights fade."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fadeout._checks import extra
 from fadeout._files import write_atomically
-from fadeout.experiments import drawing
-from fadeout.experiments.demo.compare import Outcome
-from fadeout.experiments.demo.fading import LOWEST, Fading
-from fadeout.experiments.drawing import STYLE, compressed, inline, power, stretched
+from fadeout.experiments.report import styles
+from fadeout.experiments.report.figures.canvas import compressed, draw_svg, plain_axes, stretched
+from fadeout.experiments.report.formatting import percent, power
 
 with extra("experiments"):
+    from markupsafe import Markup
     from matplotlib import style
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = {
-    **drawing.COLOURS,
+    **{role: styles.COLOURS[role] for role in ("ink", "soft", "rule", "paper")},
     "fadeout": "#0b6bcb",
     "iterative": "#d9730d",
     "one-shot": "#9353b4",
     "goes": "#b8c0cc",
 }
 
-_TOP = 99.4  # of the axis of accuracies
+LOWEST, HIGHEST, WIDTH = -10.0, 0.5, 0.125
+"""Of ``log10 |w|``: the range of the histograms, and the width of a bin."""
+
 _MARKERS = {"fadeout": "o", "iterative": "s", "one-shot": "^"}
+_TOP = 99.4  # of the axis of accuracies
+_PILE = 1.5  # the width of all weights, in the bars of those that are below the range
 
 
-def accuracy_panel(axes: Axes, outcomes: Sequence[Outcome]) -> None:
-    """Test accuracy against weights left, a line for each method, the dense network as a level."""
+@dataclass(frozen=True)
+class Fading:
+    """Histograms of ``log10 |w|``, one for the start and one for each epoch.
+
+    Attributes:
+        sparsity: the target.
+        centres: of the bins. The first one also holds all that is smaller, exact zeros included.
+        stays, goes: how many of the weights that are left in the end, and of those that are not, are in
+            each bin; a row for each epoch.
+    """
+
+    sparsity: float
+    centres: list[float]
+    stays: list[list[int]]
+    goes: list[list[int]]
+
+    @classmethod
+    def of(cls, sparsity: float, snapshots: Sequence[Tensor], stays: Tensor) -> "Fading":
+        """From all weights at the start and after each epoch, and which of them are left in the end."""
+        edges = np.arange(LOWEST, HIGHEST + WIDTH / 2, WIDTH)
+
+        def counts(weights: np.ndarray) -> list[int]:
+            sizes = np.log10(np.maximum(np.abs(weights), 10.0**LOWEST))
+            return np.histogram(np.clip(sizes, LOWEST, HIGHEST), edges)[0].tolist()
+
+        left = stays.numpy()
+        arrays = [snapshot.numpy() for snapshot in snapshots]
+        return cls(
+            sparsity,
+            (edges[:-1] + WIDTH / 2).tolist(),
+            [counts(weights[left]) for weights in arrays],
+            [counts(weights[~left]) for weights in arrays],
+        )
+
+
+def write_figure(folder: Path, outcomes: Sequence[Any], fading: Fading) -> None:
+    """Both panels side by side, as ``figure.png`` and ``figure.svg``."""
+    with style.context(["default", styles.STYLE]):  # whatever the user's own style is
+        figure = Figure(figsize=(10.5, 4.8))
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.1), gridspec_kw={"wspace": 0.06})
+        draw_accuracies(left, outcomes)
+        draw_fading(right, fading)
+        write_atomically(folder / "figure.png", lambda path: figure.savefig(path, format="png", dpi=160))
+        write_atomically(
+            folder / "figure.svg", lambda path: figure.savefig(path, format="svg", metadata={"Date": None})
+        )
+
+
+def panels(outcomes: Sequence[Any], fading: Fading) -> tuple[Markup, Markup]:
+    """Each panel as an SVG to put into a page, which says what the colours of the roles are."""
+    accuracies = draw_svg((4.5, 4.3), partial(draw_accuracies, outcomes=outcomes), colours=COLOURS)
+    return accuracies, draw_svg((4.5, 4.3), partial(draw_fading, fading=fading), colours=COLOURS)
+
+
+def draw_accuracies(axes: Axes, outcomes: Sequence[Any]) -> None:
+    """Test accuracy against weights left, a line for each method, the dense network as a level.
+
+    Args:
+        axes: to draw into.
+        outcomes: with their ``method``, ``sparsity`` and ``final`` accuracy; dense is what has no sparsity.
+    """
     dense = next(o for o in outcomes if not o.sparsity)
     axes.set_yscale("function", functions=(stretched, compressed))
     axes.axhline(dense.final, color=COLOURS["soft"], linewidth=1.2, linestyle=(0, (4, 3)))
@@ -59,9 +126,7 @@ def accuracy_panel(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:.0f} %")
     axes.grid(axis="y", color=COLOURS["rule"], linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines["left"].set_visible(False)
-    axes.tick_params(length=0)
+    plain_axes(axes)
     axes.set_xlabel("weights left")
     axes.set_title("Test accuracy of the finished network")
     for name, y in _apart(ends, 0.055 * float(stretched(_TOP) - stretched(lowest))).items():
@@ -77,7 +142,7 @@ def accuracy_panel(axes: Axes, outcomes: Sequence[Outcome]) -> None:
         )
 
 
-def fading_panel(axes: Axes, fading: Fading) -> None:
+def draw_fading(axes: Axes, fading: Fading) -> None:
     """Ridge lines, one below the other through the training: how large the weights are."""
     rows = sorted({round(x) for x in np.linspace(0, len(fading.stays) - 1, 16)})
     stays, goes = (np.asarray(part, float)[rows] for part in (fading.stays, fading.goes))
@@ -88,18 +153,22 @@ def fading_panel(axes: Axes, fading: Fading) -> None:
         base, order = -number, 2 + number
         axes.axhline(base, color=COLOURS["rule"], linewidth=0.6, zorder=1)
         for values, colour in ((goes[number], COLOURS["goes"]), (stays[number], COLOURS["fadeout"])):
-            height = scale * np.sqrt(_smooth(values))
+            height = scale * np.sqrt(np.convolve(values, (0.25, 0.5, 0.25), mode="same"))
             height[height < 0.02] = np.nan
             axes.fill_between(x, base, base + height, color=colour, alpha=0.8, linewidth=0, zorder=order)
             axes.plot(x, base + height, color=COLOURS["paper"], linewidth=0.9, zorder=order)
         axes.barh(base + 0.29, -_PILE * gone[number], 0.58, LOWEST - 0.4, color=COLOURS["goes"], zorder=2)
-    last, sparsity = 1 - len(rows), f"{100 * fading.sparsity:.4g} %"
-    for place, text, side in (
-        (LOWEST - 0.2, f"{sparsity} have faded away", "left"),
-        (float(x[np.argmax(stays[-1] > 0)]) - 0.3, f"{100 - 100 * fading.sparsity:.4g} % stay", "right"),
+    last, removed = 1 - len(rows), percent(fading.sparsity)
+    for at, text, side, colour in (
+        (LOWEST - 0.2, f"{removed} have faded away", "left", COLOURS["soft"]),
+        (
+            x[np.argmax(stays[-1] > 0)] - 0.3,
+            f"{percent(1 - fading.sparsity)} stay",
+            "right",
+            COLOURS["fadeout"],
+        ),
     ):
-        colour = COLOURS["soft" if side == "left" else "fadeout"]
-        axes.text(place, last + 0.27, text, ha=side, va="center", color=colour, fontsize=9)
+        axes.text(at, last + 0.27, text, ha=side, va="center", color=colour, fontsize=9)
     axes.set_xlim(LOWEST - 0.4 - 1.05 * _PILE, 0.4)
     axes.set_ylim(last - 0.2, 2.2)
     axes.set_yticks([-number for number in range(len(rows))], [str(epoch) for epoch in rows])
@@ -109,42 +178,13 @@ def fading_panel(axes: Axes, fading: Fading) -> None:
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_xlabel("size of a weight")
     axes.set_ylabel("epoch")
-    axes.set_title(f"How {sparsity} of the weights fade")
-
-
-_PILE = 1.5  # the width of all weights, in the bars of those that are below the range
-
-
-def write_figure(folder: Path, outcomes: Sequence[Outcome], fading: Fading) -> None:
-    """Both panels side by side, as ``figure.png`` and ``figure.svg``."""
-    with style.context(["default", STYLE]):  # whatever the user's own style is
-        figure = Figure(figsize=(10.5, 4.8))
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.1), gridspec_kw={"wspace": 0.06})
-        accuracy_panel(left, outcomes)
-        fading_panel(right, fading)
-        write_atomically(folder / "figure.png", lambda path: figure.savefig(path, format="png", dpi=160))
-        write_atomically(
-            folder / "figure.svg", lambda path: figure.savefig(path, format="svg", metadata={"Date": None})
-        )
-
-
-def panels(outcomes: Sequence[Outcome], fading: Fading) -> tuple[str, str]:
-    """Each panel as an SVG to put into a page, which says what the colours of the roles are."""
-    with style.context(["default", {**STYLE, "svg.fonttype": "none"}]):
-        figures = [Figure(figsize=(4.5, 4.3)) for _ in range(2)]
-        accuracy_panel(figures[0].subplots(), outcomes)
-        fading_panel(figures[1].subplots(), fading)
-        return inline(figures[0], COLOURS), inline(figures[1], COLOURS)
+    axes.set_title(f"How {removed} of the weights fade")
 
 
 def _apart(values: dict[str, float], gap: float) -> dict[str, float]:
     """Move labels up or down until none covers another."""
-    places, previous = {}, -np.inf
+    moved, previous = {}, -np.inf
     for name, value in sorted(values.items(), key=lambda item: item[1]):
         previous = max(stretched(value), previous + gap)
-        places[name] = float(compressed(previous))
-    return places
-
-
-def _smooth(values: np.ndarray) -> np.ndarray:
-    return np.convolve(values, (0.25, 0.5, 0.25), mode="same")
+        moved[name] = float(compressed(previous))
+    return moved

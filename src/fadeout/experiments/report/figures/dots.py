@@ -1,0 +1,50 @@
+"""The figure of a table: a dot for each row, the paper's hollow."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from fadeout._checks import extra
+from fadeout.experiments.report.figures import canvas
+from fadeout.experiments.report.figures.canvas import Plot, points
+from fadeout.experiments.report.formatting import joined
+from fadeout.experiments.report.groups import Group
+from fadeout.experiments.report.styles import COLOURS
+
+with extra("experiments"):
+    from matplotlib.axes import Axes
+
+
+def dots(groups: Sequence[Group], salt: str) -> list[Plot]:
+    """For each setup, accuracy after removal, or seconds if the paper has those: a row for each group."""
+    metric = "seconds" if any("seconds" in group.published for group in groups) else "after"
+    shown = [group for group in groups if group.done or group.published.get(metric) is not None]
+    draw = partial(_draw_dots, metric=metric)
+    return canvas.plot_setups(shown, draw, lambda here: 0.8 + 0.38 * len(here), salt)
+
+
+def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
+    mixed = len({group.mark for group in groups if group.records}) > 1
+    values = []
+    for row, group in enumerate(groups):
+        estimate, theirs = group.estimates.get(metric), group.published.get(metric)
+        if theirs is not None:
+            points(axes, [theirs], [row], group.look, [group], hollow=True, zorder=3)
+            values.append(theirs)
+        if estimate:
+            bars = canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
+            axes.errorbar([estimate.mean], [row], xerr=bars, ecolor=group.look.light, **canvas.BARS)
+            points(axes, [estimate.mean], [row], group.look, [group], zorder=4)
+            values.append(estimate.mean)
+        name = joined(group.title, group.mark if mixed else "")
+        # above its dot, so that the axis has the whole width
+        axes.text(0, row - 0.22, name, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8.5)
+    if metric == "after":
+        canvas.accuracy_axis(axes, values, "x")
+    else:
+        axes.set_xlim(left=0)
+        axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
+    axes.set_yticks([])
+    axes.set_ylim(len(groups) - 0.5, -0.7)
+    canvas.plain_axes(axes)
+    axes.set_xlabel("accuracy after removal, %" if metric == "after" else "seconds an epoch")
