@@ -24,6 +24,15 @@ def test_collected_without_reads(monkeypatch):
             assert torch.equal(values, key[positions])
 
 
+def test_numbers_below_zero_are_collected_without_reads(monkeypatch):
+    monkeypatch.setattr(passing, "reads_are_free", lambda row: False)
+    one, row = Passes(magnitude=False), torch.tensor([-2.0, -1.0, -1.5, -3.0, 0.0, torch.inf])
+    for low, high, wanted in ((-2.0, -1.0, [0, 2]), (-1.0, torch.inf, [1, 4, 5])):
+        ((values, positions),) = one.collect([row], low, high, one.probe([row], low, high, most=0))
+        assert positions.tolist() == wanted
+        assert torch.equal(values, row[positions])
+
+
 def _not_there(*args, **kwargs):
     raise NotImplementedError
 

@@ -168,11 +168,16 @@ class Bracket(Interval):
         return self.few is not None or (self.high - self.low == 1 and (zeros or self.upto == self.k))
 
     def count(self, cuts: Sequence[int]) -> list[int]:
-        return self.passes.count(self._owned(self.rows), self._numbers(cuts))
+        return self.passes.count(self._owned(self.rows), [self._number(cut) for cut in cuts])
+
+    def clamp(self, span: Span) -> Span:
+        """What of a span is in the bracket."""
+        low, high = (min(max(end, self.low), self.high) for end in span[:2])
+        return Span(low, high, span.most)
 
     def probe(self, span: Span) -> tuple[Probe, list[int]]:
         """Probe a span, and count keys below it, keys in it, and rows with a number that is not allowed."""
-        probe = self.passes.probe(self.rows, *self._numbers(span[:2]), span.most)
+        probe = self.passes.probe(self.rows, self._number(span.low), self._number(span.high), span.most)
         odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
         own = self._owned(probe.facts)
         return probe, [sum(fact.below for fact in own), sum(fact.inside for fact in own), sum(odd)]
@@ -181,7 +186,8 @@ class Bracket(Interval):
         """Narrow the bracket by the sums of what a probe counted; collect what is few."""
         self.learn(span[:2], [below, below + inside])
         if below < self.k <= below + inside <= below + span.most:
-            self.few = self.passes.collect(self.rows, *self._numbers(span[:2]), probe)
+            ends = self._number(span.low), self._number(span.high)
+            self.few = self.passes.collect(self.rows, *ends, probe)
 
     def sample(self) -> np.ndarray:
         """Some keys of this process, in order."""
@@ -214,8 +220,8 @@ class Bracket(Interval):
     def _owned(self, by_row: Sequence) -> list:
         return [one for number, one in enumerate(by_row) if self.shards.owns(number)]
 
-    def _numbers(self, ordinals: Sequence[int]) -> list[float]:
-        return [number_at(ordinal, self.passes.wide) for ordinal in ordinals]
+    def _number(self, ordinal: int) -> float:
+        return number_at(ordinal, self.passes.wide)
 
 
 def look(spans: dict[Bracket, Span], sum_counts: SumCounts) -> None:
@@ -224,7 +230,7 @@ def look(spans: dict[Bracket, Span], sum_counts: SumCounts) -> None:
     Raises:
         FloatingPointError: on all processes, where a number is not allowed.
     """
-    spans = {b: Span(*(min(max(end, b.low), b.high) for end in s[:2]), s.most) for b, s in spans.items()}
+    spans = {bracket: bracket.clamp(span) for bracket, span in spans.items()}
     probes = [bracket.probe(span) for bracket, span in spans.items()]
     sums = sum_together([counts for _, counts in probes], sum_counts)
     if any(odd for _, _, odd in sums):

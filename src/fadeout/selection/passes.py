@@ -114,7 +114,8 @@ class Passes:
         found = []
         for row, fact, keys in zip(rows, probe.facts, probe.keys, strict=True):
             if keys is None:
-                masks = [self._inside(key, low, high) for key in self._keys(row)] if fact.inside else []
+                below = torch.le if high == torch.inf else torch.lt
+                masks = [(key >= low) & below(key, high) for key in self._keys(row)] if fact.inside else []
                 positions = _positions(torch.cat(masks), fact.inside) if masks else _NONE.to(row.device)
                 keys = self.key(row[positions]), positions
             found.append(keys)
@@ -174,9 +175,6 @@ class Passes:
         return torch.cat([torch.empty(0, dtype=self.wide, device="cpu"), *values]), torch.cat(
             [_NONE, *positions]
         )
-
-    def _inside(self, key: Tensor, low: float, high: float) -> Tensor:
-        return (key >= low) & (key <= high if high == torch.inf else key < high)
 
     def _keys(self, row: Tensor) -> Iterator[Tensor]:
         return (self.key(piece) for piece in pieces(row))

@@ -94,11 +94,7 @@ class Finder:
     """
 
     def __init__(
-        self,
-        magnitude: bool = False,
-        work: float = 0.0,
-        compile: bool | None = None,
-        shards: Shards = ALONE,
+        self, magnitude: bool = False, work: float = 0.0, compile: bool | None = None, shards: Shards = ALONE
     ):
         self.magnitude, self._work, self._compile, self.shards = magnitude, work, compile, shards
         self._passes: Passes | None = None
@@ -130,16 +126,11 @@ class Finder:
 
     def _start(self, tensors: Sequence[Tensor], k: int) -> Lowest | Bracket:
         """What is found without a pass, or where to look."""
-        total = self.total(tensors)
+        total, wide = self.total(tensors), _wide(tensors)
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
-        wide = _wide(tensors)
-        if (
-            total
-            and total <= _JOINED
-            and not self.shards.sharded
-            and all(map(kernels.reads_are_free, tensors))
-        ):
+        here = not self.shards.sharded and all(map(kernels.reads_are_free, tensors))
+        if here and 0 < total <= _JOINED:
             return self._find_at_once(tensors, k, wide)
         if not total or (k in (0, total) and not self.magnitude):
             return self._all_or_none(tensors, k)
@@ -163,10 +154,9 @@ class Finder:
         if value < above.min() or (self.magnitude and value == 0):
             return Lowest(value, self.magnitude, wide)
         keys = self._keys(tensors, wide)
-        positions = np.flatnonzero(keys == value)
-        few = [(torch.from_numpy(keys[positions]), torch.from_numpy(positions))]
-        taken = k - int(np.count_nonzero(keys < value))
-        return Lowest(value, self.magnitude, wide, _Ties(tensors, few, value, taken, self.shards).taken())
+        equal = [torch.from_numpy(np.flatnonzero(keys == value))]
+        ties = _Ties(tensors, equal, k - int(np.count_nonzero(keys < value)), self.shards)
+        return Lowest(value, self.magnitude, wide, ties.taken())
 
     def _all_or_none(self, tensors: Sequence[Tensor], k: int) -> Lowest:
         if k:
@@ -230,9 +220,11 @@ def find_lowest(
     >>> [lowest.threshold for lowest in found]
     [1.0, 8.0]
     """
-    started = [finder._start(*what) for finder, *what in zip(finders, groups, ks, strict=True)]
+    started = [finder._start(group, k) for finder, group, k in zip(finders, groups, ks, strict=True)]
     found = {n: lowest for n, lowest in enumerate(started) if isinstance(lowest, Lowest)}
     brackets = {n: bracket for n, bracket in enumerate(started) if isinstance(bracket, Bracket)}
+    if not brackets:
+        return list(found.values())
     spans = {}
     for n, bracket in brackets.items():
         if bracket.k in (0, bracket.total):  # whether all are finite
@@ -252,7 +244,8 @@ def find_lowest(
         number = number_at(threshold.low, bracket.passes.wide)
         found[n] = Lowest(number, finder.magnitude, bracket.passes.wide)
         if threshold.rank < threshold.inside and not (finder.magnitude and number == 0):
-            ties[n] = _Ties(groups[n], bracket.few or [], number, threshold.rank, finder.shards)
+            equal = [positions[keys == number] for keys, positions in bracket.few or []]
+            ties[n] = _Ties(groups[n], equal, threshold.rank, finder.shards)
     narrow([own.last for own in ties.values()], sum_counts)
     return [replace(found[n], ties=ties[n].taken()) if n in ties else found[n] for n in range(len(groups))]
 
@@ -262,21 +255,12 @@ class _Ties:
 
     Args:
         tensors: all of the group.
-        few: keys and their positions in memory, for each tensor or for all of them joined.
-        threshold: what they equal.
+        equal: their positions in memory, for each tensor or for all of them joined.
         number: how many are taken, on all processes.
         shards: of the tensors.
     """
 
-    def __init__(
-        self,
-        tensors: Sequence[Tensor],
-        few: list[tuple[Tensor, Tensor]],
-        threshold: float,
-        number: int,
-        shards: Shards,
-    ):
-        equal = [positions[keys == threshold] for keys, positions in few]
+    def __init__(self, tensors: Sequence[Tensor], equal: list[Tensor], number: int, shards: Shards):
         if len(equal) < len(tensors):  # they were joined
             starts = [0, *accumulate(tensor.numel() for tensor in tensors)]
             (joined,) = equal
