@@ -14,6 +14,7 @@ from support.compatibility import FIXTURES, NETWORKS, PRUNERS, RUNS, Training, d
 from support.helpers import same
 
 import fadeout
+from fadeout.methods.slimming import Slimming
 
 MADE = json.loads((FIXTURES / "made.json").read_text())
 ALIKE = {"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability()} == MADE
@@ -49,7 +50,10 @@ def test_a_state_has_the_same_parts_and_values_as_the_old_one(training):
     mine, old = training
     mine.train(0, mine.saved)
     kind = (lambda state: state) if ALIKE else _shapes
-    same(kind(mine.state()), kind(old["state"]))
+    state = dict(old["state"])
+    if isinstance(mine.pruner, Slimming):  # it had a pretended target, and the scores that go with one
+        state["pruner"] = {k: v for k, v in state["pruner"].items() if k not in ("sparsity", "scores")}
+    same(kind(mine.state()), kind(state))
 
 
 def _detached(parts):
