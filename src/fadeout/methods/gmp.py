@@ -1,20 +1,12 @@
 """Gradual magnitude pruning (Zhu and Gupta, 2017)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from fadeout import criteria
-from fadeout.criteria import Criterion
 from fadeout.fades import GROWTH
 from fadeout.methods.pruner import Pruner
-from fadeout.schedules import Schedule
-from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
-from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
 
 
 class GradualMagnitudePruning(Pruner):
@@ -41,28 +33,7 @@ class GradualMagnitudePruning(Pruner):
     """
 
     _state_parts = (*Pruner._state_parts, "held")
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer | Sequence[Optimizer],
-        *,
-        sparsity: float | Schedule,
-        steps: int,
-        structure: Structure | None = None,
-        criterion: Criterion = criteria.magnitude,
-        prunable: Prunable = has_two_dimensions,
-    ):
-        self._held: dict[str, Tensor] = {}  # masks of what is zero, from the first step on
-        super().__init__(
-            model,
-            optimizer,
-            sparsity=sparsity,
-            steps=steps,
-            structure=Elements() if structure is None else structure,
-            criterion=criterion,
-            prunable=prunable,
-        )
+    _default_structure = Elements
 
     @property
     def factor_now(self) -> float:
@@ -71,28 +42,25 @@ class GradualMagnitudePruning(Pruner):
 
     def end(self) -> None:
         chosen = self._select(self.sparsity_now)
-        self._zero()  # what the step has moved
-        self._hold(chosen)
+        self._zero()  # what was zero, and the step has moved
+        self._scores.gone = chosen
         self._zero()
         self._tick()
 
     def state_dict(self) -> dict[str, Any]:
         nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
-        return {**super().state_dict(), "held": self._distributed({**nothing, **self._held})}
+        return {**super().state_dict(), "held": self._distributed({**nothing, **self._scores.gone})}
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         return {**super()._read(state), "held": self._blocks(state["held"] or {})}
 
     def _restore(self, parts: dict[str, Any]) -> None:
         super()._restore(parts)
-        self._hold(parts["held"])
+        self._scores.gone = parts["held"]
 
     def _share(self) -> float:
         return GROWTH(self.progress + 1 / self.steps)
 
-    def _hold(self, gone: dict[str, Tensor]) -> None:
-        self._held = self._scores.gone = gone
-
     def _zero(self) -> None:
-        for name, mask in self._held.items():
+        for name, mask in self._scores.gone.items():
             self._weight(name).masked_fill_(mask, 0)

@@ -1,9 +1,8 @@
-"""What all pruners share: they act through the optimizer's step hooks, count steps and end in masks."""
+"""What all pruners with a target share: how much is targeted now, masks, and removal."""
 
 import math
 import warnings
-import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,251 +11,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
-from fadeout._checks import as_list, checked_sparsity, checked_steps, in_range
-from fadeout._clock import Clock
+from fadeout._checks import checked_sparsity, in_range
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
+from fadeout.methods.step_pruner import StepPruner
 from fadeout.schedules import Schedule, as_schedule
 from fadeout.structures.base import Structure, Target
-from fadeout.structures.scores import Scores, not_finite
-from fadeout.torch_bridge.parameters import (
-    Prunable,
-    check_held,
-    check_unchanged,
-    frozen,
-    has_two_dimensions,
-    held_by,
-    named,
-)
-from fadeout.torch_bridge.sharding import block_of, distributed_as, local, whole
-from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
-
-_VERSION = 1
-_ATTACHED: "weakref.WeakSet[StepPruner]" = weakref.WeakSet()
-_CALLER = 5  # frames from a warning in StepPruner.__init__ to the user's line
-
-
-class StepPruner(Rounds, ABC):
-    """The base of all that acts on a network while it trains: hooks, steps, state.
-
-    A subclass says what is done after a step (:meth:`end`), and perhaps before it (see :class:`Rounds`).
-    """
-
-    _state_parts: tuple[str, ...] = ("version", "step", "steps", "shapes")
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer | Sequence[Optimizer],
-        *,
-        steps: int,
-        structure: Structure,
-        prunable: Prunable = has_two_dimensions,
-    ):
-        self._clock = Clock(checked_steps(steps))
-        self.structure = structure
-        self._optimizers = as_list(optimizer)
-        self._model = model
-        self._frozen = frozen(model, prunable)
-        self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
-        self.parameters = self._bound.parameters
-        self._layout = self._bound.layout
-        self._layout.check_same(self._settings(), "steps or sparsity")
-        self._hooks: StepHooks | None = None
-        if self._frozen:
-            warnings.warn(
-                f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
-                f"{self._frozen[0]!r}: they are left as they are, and the target counts without them",
-                stacklevel=_CALLER,
-            )
-
-    # What a subclass fills in -------------------------------------------------------------------
-
-    @property
-    def _acts_early(self) -> bool:
-        """Whether something is done before a step."""
-        return False
-
-    @abstractmethod
-    def end(self) -> None:
-        """All optimizers have stepped."""
-
-    def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
-        """Raise where a parameter's group lacks what the pruner needs."""
-        return
-
-    def _settings(self) -> dict[str, Any]:
-        """What must be the same on all processes, and when a state is loaded."""
-        return {"steps": self.steps}
-
-    def _blame(self) -> str:
-        """What the pruner itself may have to do with a divergence."""
-        return ""
-
-    # Steps --------------------------------------------------------------------------------------
-
-    @property
-    def steps(self) -> int:
-        """The optimizer steps over which the fade completes."""
-        return self._clock.steps
-
-    @property
-    def progress(self) -> float:
-        """How far the fade is: 0 before the first step, ``s / steps`` after ``s`` steps, 1 at most."""
-        return self._clock.progress
-
-    # Hooks --------------------------------------------------------------------------------------
-
-    def detach(self) -> None:
-        """Take the hooks off the optimizer: training goes on without the pruner."""
-        if self._hooks is not None:
-            self._hooks.remove()
-            self._hooks = None
-        _ATTACHED.discard(self)
-
-    def attach(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
-        """Act on this optimizer from now on, say a copy (which has no hooks), or after ``detach()``.
-
-        It must hold the parameters that the pruner was built for.
-        """
-        optimizers = as_list(optimizer)
-        check_held(self.parameters, optimizers)
-        self._check_alone()
-        before, self._optimizers = self._optimizers, optimizers
-        try:
-            self._check_groups(self._groups())
-        except ValueError:
-            self._optimizers = before
-            raise
-        self.detach()
-        self._hooks = StepHooks(optimizers, self, self._acts_early)
-        _ATTACHED.add(self)
-
-    def _check_alone(self) -> None:
-        """Raise where another pruner acts on the same parameters: both would fade what they choose."""
-        own = set(map(id, self.parameters.values()))
-        for other in _ATTACHED:
-            shared = [name for name, parameter in other.parameters.items() if id(parameter) in own]
-            if other is not self and shared:
-                raise ValueError(
-                    f"{shared[0]!r} is already pruned by a {type(other).__name__} that is attached to its "
-                    "optimizer (perhaps this line was run before): call detach() on that one first, or "
-                    "build model and optimizer anew"
-                )
-
-    # State --------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that is needed to resume with bit-identical weights, beside model and optimizer."""
-        shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
-        return {"version": _VERSION, "step": self._clock.step, **self._settings(), "shapes": shapes}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict()`` was taken. A state that does not fit changes nothing."""
-        missing = [part for part in self._state_parts if not isinstance(state, dict) or part not in state]
-        if missing:
-            raise ValueError(
-                f"this is no state as {type(self).__name__}.state_dict() gives it: {missing[0]!r} is missing"
-            )
-        if state["version"] > _VERSION:
-            raise ValueError(f"the state is of version {state['version']}, this fadeout reads {_VERSION}")
-        shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
-        theirs = {name: tuple(shape) for name, shape in state["shapes"].items()}
-        if theirs != shapes:
-            odd = [n for n in {**shapes, **theirs} if shapes.get(n) != theirs.get(n)]
-            raise ValueError(
-                f"the state is from another model: {odd[0]!r} has shape {theirs.get(odd[0])} there and "
-                f"{shapes.get(odd[0])} here ({len(odd)} such parameters)"
-            )
-        for name, mine in self._settings().items():
-            if state[name] != mine:
-                raise ValueError(
-                    f"the state was saved with {name}={state[name]}, this pruner has {name}={mine}: "
-                    "build it with the same arguments to resume"
-                )
-        self._restore(self._read(state))
-
-    def _read(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What of a state that fits is to be restored; raises where a part of it is bad."""
-        return {"step": int(state["step"])}
-
-    def _restore(self, parts: dict[str, Any]) -> None:
-        """Take over what :meth:`_read` gave; nothing can go wrong any more."""
-        self._clock.step = parts["step"]
-
-    # Inside -------------------------------------------------------------------------------------
-
-    def _weight(self, name: str) -> Tensor:
-        """This process's block of a parameter, outside autograd."""
-        return local(self.parameters[name].detach())
-
-    def _groups(self) -> dict[str, dict[str, Any]]:
-        """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
-        owner = {id(p): g for o in self._optimizers for g in o.param_groups for p in g["params"]}
-        return {name: owner[id(parameter)] for name, parameter in self.parameters.items()}
-
-    def _distributed(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """This process's blocks as copies that are distributed as the parameters are."""
-        return {name: distributed_as(block.clone(), self.parameters[name]) for name, block in blocks.items()}
-
-    def _blocks(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies of this process's blocks of tensors like the parameters, full or distributed."""
-        blocks = {}
-        for name, tensor in tensors.items():
-            parameter = self.parameters.get(name)
-            if parameter is None or not isinstance(tensor, Tensor) or tensor.shape != parameter.shape:
-                raise ValueError(
-                    f"the state has no tensor for {name!r} of the shape that it has in this model"
-                )
-            blocks[name] = block_of(tensor.detach(), parameter).clone().to(parameter.device)
-        return blocks
-
-    def _tick(self) -> None:
-        """A step is over. Now and then, look whether the model is still the one that is pruned."""
-        if self._clock.step % _LOOK_EVERY == 0:
-            self._check_model()
-        self._clock.tick()
-
-    def _check_model(self) -> None:
-        check_unchanged(self._model, self.parameters)
-        now = dict(named(self._model))
-        held = held_by(self._optimizers)
-        thawed = [n for n in self._frozen if n in now and now[n].requires_grad and id(now[n]) in held]
-        if thawed:
-            self._frozen = [name for name in self._frozen if name not in thawed]
-            warnings.warn(
-                f"{', '.join(thawed[:5])} began to train after the pruner was built, which leaves what was "
-                "frozen then alone: the network will keep more weights than asked for. Unfreeze first, then "
-                "build the pruner",
-                stacklevel=2,
-            )
-
-    def _check_finite(self, when: str = "", alone: bool = False) -> None:
-        """Raise, naming parameter and step, where a weight is NaN or infinite on any process.
-
-        Args:
-            when: for the message; by default at this step.
-            alone: only this process asks.
-        """
-        name = not_finite(self.parameters, self._layout, alone)
-        if name is not None:
-            raise ValueError(
-                f"{name!r} holds NaN or infinite weights {when or f'at step {self._clock.step}'}: training "
-                f"has diverged. The pruner has changed nothing in this step{self._blame()}"
-            )
-
-    def _sum_over_processes(self, penalty: Tensor | None) -> Tensor | None:
-        """What this process's blocks add to the loss, summed over all processes; all of them must ask."""
-        if not self._layout.sharded:
-            return penalty
-        total = self._layout.add(torch.zeros(()) if penalty is None else penalty)
-        return total if penalty is None else total.to(penalty.dtype)
+from fadeout.structures.scores import Scores
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
+from fadeout.torch_bridge.sharding import distributed_as, local, whole
 
 
 class Pruner(StepPruner):
     """The base of pruners with a target. See :class:`SelectiveWeightDecay`."""
 
     _state_parts = (*StepPruner._state_parts, "sparsity", "scores")
+    _default_structure: type[Structure]
 
     def __init__(
         self,
@@ -265,11 +35,12 @@ class Pruner(StepPruner):
         *,
         sparsity: float | Schedule,
         steps: int,
-        structure: Structure,
+        structure: Structure | None = None,
         criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,
     ):
         self.sparsity = checked_sparsity(sparsity)
+        structure = self._default_structure() if structure is None else structure
         super().__init__(model, optimizer, steps=steps, structure=structure, prunable=prunable)
         self._bound.check(self._final_sparsity)
         self.criterion = criterion
@@ -399,6 +170,5 @@ class Pruner(StepPruner):
         return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
 
 
-_LOOK_EVERY = 1000  # steps; to look takes as long as a small network's step
 # Below this ratio of norms a removal changes nothing that a test set could show.
 _COMPLETE = 1e-2

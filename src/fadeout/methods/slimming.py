@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fadeout.masks import Masks
-from fadeout.methods.pruner import StepPruner
+from fadeout.methods.step_pruner import StepPruner
 from fadeout.torch_bridge.parameters import held_by
 from fadeout.torch_bridge.sharding import gradient_of, local
 from fadeout.torch_bridge.step_hooks import gradient_scale

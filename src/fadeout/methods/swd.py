@@ -59,6 +59,7 @@ class SelectiveWeightDecay(Pruner):
     """
 
     _state_parts = (*Pruner._state_parts, "pending")
+    _default_structure = Elements
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class SelectiveWeightDecay(Pruner):
             optimizer,
             sparsity=sparsity,
             steps=steps,
-            structure=Elements() if structure is None else structure,
+            structure=structure,
             criterion=criterion,
             prunable=prunable,
         )

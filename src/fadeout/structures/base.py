@@ -157,4 +157,7 @@ class Structure:
             steps: of the training, as far as it is known: whether it pays to compile.
         """
         parameters = choose(model, optimizers, prunable)
-        return Bound(self, parameters, Layout(parameters, group_of(model), alone=optimizers is None))
+        return self._bound(parameters, Layout(parameters, group_of(model), alone=optimizers is None), steps)
+
+    def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> Bound:
+        return Bound(self, parameters, layout)

@@ -1,12 +1,11 @@
 """Elements: single weights, that is, unstructured pruning."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from fadeout.selection import floats
 from fadeout.selection import passes as kernels
@@ -14,7 +13,6 @@ from fadeout.selection.passes import Passes
 from fadeout.selection.search import Finder, Lowest, find_lowest
 from fadeout.structures.base import Bound, Structure, Target, change_
 from fadeout.structures.scores import Scores
-from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout, local
 
 
@@ -41,28 +39,9 @@ class Elements(Structure):
         if self.scope not in ("network", "layer"):
             raise ValueError(f"scope is 'network' or 'layer', got {self.scope!r}")
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizers: Sequence[Optimizer] | None,
-        prunable: Prunable,
-        steps: int = 0,
-    ) -> "BoundElements":
-        """Find the weights that take part; without optimizers, where training is over, all of the model's."""
-        parameters = choose(model, optimizers, prunable)
-        layout = Layout(parameters, group_of(model), alone=optimizers is None)
-        return BoundElements(self, parameters, layout, steps)
-
     def select(
         self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
     ) -> dict[str, Tensor]:
-        """Mark the weights that a removal at this sparsity would take.
-
-        Args:
-            scores: one tensor for each parameter.
-            sparsity: the fraction to remove.
-            layout: where the scores are blocks of larger ones, who has the others.
-        """
         layout = layout or Layout({}, alone=True)
         layers = self.ranked_together(scores)
         finders = [Finder(shards=layout.shards(names)) for names in layers]
@@ -76,6 +55,9 @@ class Elements(Structure):
     def ranked_together(self, names: Iterable[str]) -> list[list[str]]:
         """Which parameters are ranked together."""
         return [[name] for name in names] if self.scope == "layer" else [list(names)]
+
+    def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundElements":
+        return BoundElements(self, parameters, layout, steps)
 
 
 class BoundElements(Bound):
