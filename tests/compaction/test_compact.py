@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import ALL, Net, check, conv, kill, outputs, places, same_outputs, shapes, size
+from support.helpers import ALL, Net, check, conv, gathers, kill, outputs, same_outputs, shapes, size
 from torch import Tensor, fx, nn
 
 import fadeout
@@ -181,7 +181,7 @@ def test_a_forward_that_goes_two_ways_is_kept():
     kill(model.b, channels=[1, 3])
     small = fadeout.compact(model, PICTURE)
     assert type(small) is Noisy
-    assert not places(small)
+    assert not gathers(small)
     assert shapes(small)["a.weight"] == shapes(small)["b.weight"] == (3, 3, 1, 1)  # coupled
     same_outputs(model, small, PICTURE, training=True)
     same_outputs(model, small, PICTURE)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fadeout import export as exporting
 from fadeout.compaction.compact import compact as cut
-from fadeout.compaction.compact import plans_of
+from fadeout.compaction.plan import plans_of
 from fadeout.measure import measure
 from fadeout.storage import checkpoint
 from fadeout.storage.summary import contents

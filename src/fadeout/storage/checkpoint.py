@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from fadeout._files import write_atomically
-from fadeout.compaction.compact import Plan, apply_plan, plans_of
+from fadeout.compaction.compact import apply_plan
+from fadeout.compaction.plan import Plan, plans_of
 from fadeout.storage.packing import Packed, pack, unpack
 from fadeout.torch_bridge.parameters import clean, unwrap
 from fadeout.torch_bridge.sharding import is_first, whole
