@@ -81,16 +81,24 @@ class Measurement:
         for row in (*self.rows, self.total):
             name, kind, *numbers = (getattr(row, field.name) for field in fields(row))
             lines.append([name or "(itself)", kind, *(f"{number:,}" for number in numbers)])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(
-                c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        rule = "-" * len(text[0])
-        latency = [f"latency {self.latency}"] if self.latency else []
-        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1], *latency])
+        return "\n".join([*table(lines, words=2), *([f"latency {self.latency}"] if self.latency else [])])
+
+
+def table(lines: list[list[str]], words: int) -> list[str]:
+    """Lines of text, in columns: the first is the head, the last the total; so many columns are words.
+
+    >>> print(*table([["layer", "bytes"], ["a", "12"], ["total", "12"]], words=1), sep="\\n")
+    layer  bytes
+    ------------
+    a         12
+    ------------
+    total     12
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.ljust] * words + [str.rjust] * (len(widths) - words)
+    text = ["  ".join(side(*cell) for side, *cell in zip(sides, line, widths, strict=True)) for line in lines]
+    rule = "-" * len(text[0])
+    return [text[0], rule, *text[1:-1], rule, text[-1]]
 
 
 def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Measurement:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fadeout.compaction.plan import Plan
+from fadeout.measure import table
 from fadeout.storage.checkpoint import File
 from fadeout.storage.packing import Packed
 
@@ -45,18 +46,10 @@ class Contents:
     def __str__(self) -> str:
         heads = ["layer", "tensors", "types", "parameters", "non-zero", "bytes", "stored"]
         lines = [heads, *map(_columns, (*self.layers, self.total))]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(
-                c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        rule = "-" * len(text[0])
         share = f" ({self.total.nonzero / self.total.parameters:.1%})" if self.total.parameters else ""
         counts = f"{self.total.parameters:,} parameters, {self.total.nonzero:,} of them not zero{share}"
         end = ["", counts, *self._history(), f"file: {self.file_bytes:,} bytes"]
-        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1], *end])
+        return "\n".join([*table(lines, words=3), *end])
 
     def _history(self) -> list[str]:
         """A line for each time that the network was cut."""

@@ -1,4 +1,4 @@
-"""A new kind of layer is one rule, registered in one place: tracing, pruning, cutting and counting know it."""
+"""A new kind of layer is one rule, registered once: tracing, pruning, cutting and counting know it."""
 
 from typing import Any
 

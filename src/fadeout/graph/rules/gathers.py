@@ -37,7 +37,6 @@ class Gathered(Rule):
         needed[self._index(node, a)[flow.needed]] = True
         stands_in = all(a.rules[user].takes_constants for user in node.users)
         a.grow(source(node), needed[:-1] & before.constant.isnan() if stands_in else needed[:-1])
-        return None
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         outputs, inputs = e.kept(node), e.kept(source(node))

@@ -33,7 +33,6 @@ class Attention(Rule):
         mask = argument(node, 3, "attn_mask")
         if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
             a.need_all(node)
-        return None
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(one, node, a) for one in inputs_of(node)]

@@ -54,7 +54,6 @@ class BatchNorm(Norm, Linked):
             a.tie(source(node), node)
         else:
             a.grow(source(node), a.flows[node].needed)
-        return None
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         if node in e.analysis.flows:  # others may need more of the same input

@@ -174,7 +174,6 @@ class Arithmetic(Rule):
                 a.tie(side, node)
             else:
                 a.grow(side, flow.needed & side_flow.constant.isnan())
-        return None
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         sides = self._sides(node, e.analysis)

@@ -39,7 +39,6 @@ class Regrouped(Rule, ABC):
         before, _, spread, gathered = found
         a.grow(node, before.needed.repeat_interleave(spread).view(-1, gathered).any(1))
         a.grow(source(node), after.needed.repeat_interleave(gathered).view(-1, spread).any(1))
-        return None
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         found = self._found(node, a)
@@ -78,12 +77,10 @@ class Reshaped(Regrouped):
             if math.prod(new[:axis]) != ahead or size == 1 != flow.width:
                 continue
             after = math.prod(new[axis + 1 :])
-            if size % flow.width == 0 and size * after == flow.width * behind:
-                found = axis, size // flow.width, 1
-            elif flow.width % size == 0 and size * after == flow.width * behind:
-                found = axis, 1, flow.width // size
-            else:
+            divides = size % flow.width == 0 or flow.width % size == 0
+            if not divides or size * after != flow.width * behind:
                 continue
+            found = axis, max(size // flow.width, 1), max(flow.width // size, 1)
             number = self.size(node, axis, a)
             cannot_change = a.keep_forward or not self._sizes(node, a)
             return None if isinstance(number, int) and cannot_change else found
@@ -99,12 +96,10 @@ class Reshaped(Regrouped):
         super().needs(node, a)
 
     def cut(self, node: fx.Node, e: Editor) -> None:
-        kept, flow = e.kept(node), e.analysis.flows.get(node)
-        if kept is None or flow is None:
-            return
-        if isinstance(self.size(node, flow.axis, e.analysis), int):
-            sizes = self._sizes(node, e.analysis)
-            sizes[flow.axis] = len(kept)
+        kept, a = e.kept(node), e.analysis
+        if kept is not None and isinstance(self.size(node, a.flows[node].axis, a), int):
+            sizes = self._sizes(node, a)
+            sizes[a.flows[node].axis] = len(kept)
             whole = isinstance(argument(node, 1, "shape"), list | tuple)
             args = (node.args[0], tuple(sizes)) if whole else (node.args[0], *sizes)
             e.call(node, node.target, args)
@@ -159,7 +154,6 @@ class Concatenated(Rule):
         whole = [torch.ones(size, dtype=torch.bool) for size in sizes]
         stays = [a.flows[p].needed if p in a.flows else all_ for p, all_ in zip(parts, whole, strict=True)]
         a.grow(node, torch.cat(stays))
-        return None
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         found, first = [], 0
@@ -180,7 +174,7 @@ class Concatenated(Rule):
 
 @handles(calls=["chunk", "split"])
 class Split(Rule):
-    """``chunk`` and ``split`` of the channels; their pieces are :class:`Piece`."""
+    """``chunk`` and ``split`` of the channels; their pieces are an :class:`Item` each."""
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         if self.pieces(node, a) is None:
@@ -189,9 +183,9 @@ class Split(Rule):
     def cut(self, node: fx.Node, e: Editor) -> None:
         pieces, before = self.pieces(node, e.analysis), e.kept(source(node))
         if pieces is not None and before is not None:
-            needed = e.analysis.flows[source(node)].needed
-            sizes = [int(needed[piece].sum()) for piece in pieces]
-            e.call(node, torch.split, (source(node), sizes, e.analysis.flows[source(node)].axis))
+            flow = e.analysis.flows[source(node)]
+            sizes = [int(flow.needed[piece].sum()) for piece in pieces]
+            e.call(node, torch.split, (source(node), sizes, flow.axis))
 
     def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
         """The channels of each piece; None where something else is split."""
@@ -231,7 +225,6 @@ class Item(Linked):
         needed = torch.zeros_like(a.flows[whole].needed)
         needed[piece] = a.flows[node].needed
         a.grow(whole, needed)
-        return None
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         piece = self._piece(node, a)
