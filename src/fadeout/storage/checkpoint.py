@@ -262,7 +262,7 @@ def _main_type(sizes: Iterable[tuple[torch.dtype, int]]) -> torch.dtype | None:
 
 def _short(how: Packed) -> tuple[Any, ...]:
     """Without what is as usual: small networks have many small tensors."""
-    return astuple(how)[: 7 if how.negative else 5 if how.places != "dense" else 3]
+    return astuple(how)[: 7 if how.negative else 5 if how.positions != "dense" else 3]
 
 
 def _json(fields: Mapping[str, Any]) -> str:

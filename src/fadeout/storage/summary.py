@@ -35,8 +35,8 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Contents:
-    """What :func:`contents` found; ``print(contents)`` shows a table."""
+class Summary:
+    """What :func:`summarize` found; ``print(summary)`` shows a table."""
 
     layers: list[Layer]
     total: Layer
@@ -62,7 +62,7 @@ class Contents:
         ]
 
 
-def contents(path: str | os.PathLike[str]) -> Contents:
+def summarize(path: str | os.PathLike[str]) -> Summary:
     """Read a file, and say what is in it, layer by layer; every tensor is checked on the way.
 
     Args:
@@ -73,7 +73,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     >>> model[0].weight.data[:6], model[0].bias.data[:6] = 0, 0
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     fadeout.save(fadeout.compact(model, torch.zeros(1, 4)), Path(folder) / "small.safetensors")
-    ...     print(contents(Path(folder) / "small.safetensors"))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    ...     print(summarize(Path(folder) / "small.safetensors"))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
     layer  tensors                               types    parameters  non-zero  bytes  stored
     -----------------------------------------------------------------------------------------
     0      weight 2x4 (was 8x4), bias 2 (was 8)  float32          10        10     40      40
@@ -108,7 +108,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     total = Layer("total", types=sorted({one for layer in layers.values() for one in layer.types}))
     for name in ("parameters", "nonzero", "bytes", "stored"):
         setattr(total, name, sum(getattr(layer, name) for layer in layers.values()))
-    return Contents(list(layers.values()), total, file.plans, Path(path).stat().st_size)
+    return Summary(list(layers.values()), total, file.plans, Path(path).stat().st_size)
 
 
 def _order(name: str, how: Packed, file: File) -> tuple:

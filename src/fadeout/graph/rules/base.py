@@ -193,14 +193,12 @@ class Rule:
     channel. Every method has a safe default: what a rule does not say is never wrong, only less small.
     """
 
-    takes_constants = False
-    """Whether constants stand in for channels of the inputs that go."""
     keeps_alike = False
     """Whether the output always keeps the channels that the first input keeps."""
     fills_in = False
     """Whether the output can have any channels that its only reader wants."""
     joins = False
-    """Whether the output has the channels of several inputs, one for one."""
+    """Whether several inputs have the channels of the output, and constants stand in for those they lose."""
     normalizes = False
     """Whether each channel, or each group of channels, is normalised by itself."""
     is_identity = False

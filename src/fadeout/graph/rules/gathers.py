@@ -35,7 +35,7 @@ class Gathered(Rule):
             return super().needs(node, a)
         needed = torch.zeros(before.width + 1, dtype=torch.bool)
         needed[self._index(node, a)[flow.needed]] = True
-        stands_in = all(a.rules[user].takes_constants for user in node.users)
+        stands_in = all(a.rules[user].joins for user in node.users)
         a.grow(source(node), needed[:-1] & before.constant.isnan() if stands_in else needed[:-1])
 
     def cut(self, node: fx.Node, e: Editor) -> None:

@@ -138,7 +138,6 @@ class Arithmetic(Rule):
     the same channels. With ``couple`` they do.
     """
 
-    takes_constants = True
     joins = True
 
     def at(self, node: fx.Node, network: Network) -> Rule:
