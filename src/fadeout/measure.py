@@ -95,8 +95,9 @@ def table(lines: list[list[str]], words: int) -> list[str]:
     total     12
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = [str.ljust] * words + [str.rjust] * (len(widths) - words)
-    text = ["  ".join(side(*cell) for side, *cell in zip(sides, line, widths, strict=True)) for line in lines]
+    sides = "<" * words + ">" * (len(widths) - words)
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    text = [line.format(*cells) for cells in lines]
     rule = "-" * len(text[0])
     return [text[0], rule, *text[1:-1], rule, text[-1]]
 

@@ -16,10 +16,12 @@ _CALLS: dict[str, Rule] = {}  # by name, for functions and methods alike: torch.
 _ATTRIBUTES: dict[str, Rule] = {}
 _KNOWN: set[Any] = set()  # a function of one's own may have any name: only torch's are known by theirs
 
-_R = TypeVar("_R", bound=type[Rule])
+_R = TypeVar("_R", bound=Rule)
 
 
-def handles(*modules: type, calls: Iterable[str] = (), attributes: Iterable[str] = ()) -> Callable[[_R], _R]:
+def handles(
+    *modules: type, calls: Iterable[str] = (), attributes: Iterable[str] = ()
+) -> Callable[[type[_R]], type[_R]]:
     """Say of a class of rules what it is for; the tracing does not look into modules that have a rule.
 
     Args:
@@ -28,8 +30,8 @@ def handles(*modules: type, calls: Iterable[str] = (), attributes: Iterable[str]
         attributes: names of attributes of tensors.
     """
 
-    def register(kind: _R) -> _R:
-        rule: Rule = kind()
+    def register(kind: type[_R]) -> type[_R]:
+        rule = kind()
         MODULES.update(dict.fromkeys(modules, rule))
         _ATTRIBUTES.update(dict.fromkeys(attributes, rule))
         for call in calls:
