@@ -135,9 +135,7 @@ def _plan(editor: _Editor, renamed: dict[str, str]) -> Plan:
 
 
 def _wrapped(side: fx.Node, node: fx.Node, analysis: Analysis) -> fx.Node | None:
-    """Whose module can gather channels on the way from ``side`` to ``node``: the first, if nobody else reads
-    it, or else the reader; None where neither is a module that is called once.
-    """
+    """Whose module can have a gather beside it: the side's, if nobody else reads it, or the reader's."""
 
     def is_own(one: fx.Node) -> bool:
         return one.op == "call_module" and len(analysis.network.sites(one)) == 1

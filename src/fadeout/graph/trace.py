@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.rules.base import Network
+from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, rule_of
 from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.sharding import is_distributed
@@ -42,11 +43,8 @@ def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> N
     for node in graph.nodes:
         if node.op == "call_module":
             callers[id(modules[str(node.target)])].append(node)
-    network = Network(
-        *(model, inputs, graph, shapes, modules, dict(callers)),
-        entangled=_entangled(model, graph),
-        follows_training=_training_arguments(graph, training_graph),
-    )
+    entangled, follows_training = _entangled(model, graph), _training_arguments(graph, training_graph)
+    network = Network(model, inputs, graph, shapes, modules, dict(callers), entangled, follows_training)
     for node in graph.nodes:  # in order: a rule may depend on those before it
         network.rules[node] = rule_of(node, network)
         before = node.all_input_nodes[:1]
@@ -134,7 +132,7 @@ def _entangled(model: nn.Module, graph: fx.Graph) -> set[int]:
 def _is_in_place(node: fx.Node, network: Network) -> bool:
     if node.op == "call_module":
         return getattr(network.module(node), "inplace", False)
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    name = name_of(node)
     return name.endswith("_") or name in _IN_PLACE or node.kwargs.get("inplace", False) is True
 
 

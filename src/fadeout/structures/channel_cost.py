@@ -48,12 +48,8 @@ class Cost:
             return self.fixed + self._sum(self.dependencies.counts(alive))
         flows = _analyse(self.network, alive, self.couple).flows
         sizes = {node: int(flows[node].needed.sum()) for node in self.sizes}
-        groups = {
-            term: int(flows[term.nodes[0]].needed.view(term.groups, -1).any(1).sum())
-            for term in self.terms
-            if term.groups > 1
-        }
-        return self.fixed + self._sum(sizes, groups)
+        grouped = [(t, flows[t.nodes[0]].needed.view(t.groups, -1)) for t in self.terms if t.groups > 1]
+        return self.fixed + self._sum(sizes, {t: int(needed.any(1).sum()) for t, needed in grouped})
 
     def at_most_left(self, channels: int) -> int:
         """What is left at most when so many channels of each layer are alive, whichever they are."""
@@ -68,7 +64,7 @@ class Cost:
         return max(map(self.left, choices))
 
     def _sum(self, sizes: Mapping[fx.Node, int], groups: Mapping[Term, int] | None = None) -> int:
-        groups = groups or {}
+        groups = groups or {}  # how many of a term's groups are left, where that is less than all
         born = (sizes[node] for node in self.biased if sizes[source(node)] < self.sizes[source(node)])
         return sum(born) + sum(
             t.factor * math.prod(sizes[node] for node in t.nodes) // groups.get(t, t.groups)

@@ -63,7 +63,8 @@ class Weighted(Rule, ABC):
         outs = torch.stack([outputs[outputs // per_output == group] % per_output for group in left])
         by_output = outputs[:, None], ins[torch.searchsorted(left, outputs // per_output)]
         by_input = inputs[:, None], outs[torch.searchsorted(left, inputs // per_input)]
-        e.slice(node, "weight", by_output if self.filters(module) else by_input)
+        by_filters = bool(self.filters(module))  # else stored by its inputs
+        e.slice(node, "weight", by_output if by_filters else by_input)
         e.slice(node, "bias", (outputs,))
         self.resize(module, len(inputs), len(outputs), len(left))
 
