@@ -11,7 +11,7 @@ from torch import nn
 
 import fadeout
 from fadeout._checks import MissingExtraError
-from fadeout.compaction.compact import Place
+from fadeout.graph.gather import Gather
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -58,7 +58,7 @@ def compact():
     for norm, dead in ((model.bn1, [0, 1]), (model.bn2, [1, 2])):
         norm.weight.data[dead], norm.bias.data[dead] = 0, 0
     small = fadeout.compact(model, torch.randn(2, 2, 5, 5))
-    assert any(isinstance(module, Place) for module in small.modules())
+    assert any(isinstance(module, Gather) for module in small.modules())
     small.bn1.eval()  # a mode of its own, which the export must not touch
     return small
 

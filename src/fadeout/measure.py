@@ -10,16 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 from torch.utils.flop_counter import FlopCounterMode
 
+from fadeout.graph.rules.registry import rule_of_module
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
-
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)  # the first: batch-norms and instance-norms
 
 
 @dataclass
@@ -84,24 +81,33 @@ class Measurement:
         for row in (*self.rows, self.total):
             name, kind, *numbers = (getattr(row, field.name) for field in fields(row))
             lines.append([name or "(itself)", kind, *(f"{number:,}" for number in numbers)])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(
-                c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        rule = "-" * len(text[0])
-        latency = [f"latency {self.latency}"] if self.latency else []
-        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1], *latency])
+        return "\n".join([*table(lines, words=2), *([f"latency {self.latency}"] if self.latency else [])])
+
+
+def table(lines: list[list[str]], words: int) -> list[str]:
+    """Lines of text, in columns: the first is the head, the last the total; so many columns are words.
+
+    >>> print(*table([["layer", "bytes"], ["a", "12"], ["total", "12"]], words=1), sep="\\n")
+    layer  bytes
+    ------------
+    a         12
+    ------------
+    total     12
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = "<" * words + ">" * (len(widths) - words)
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    text = [line.format(*cells) for cells in lines]
+    rule = "-" * len(text[0])
+    return [text[0], rule, *text[1:-1], rule, text[-1]]
 
 
 def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Measurement:
     """Count what a network holds and what one forward pass costs, layer by layer and in all.
 
     The network runs once, in evaluation mode, and is left as it was. All figures are for the example as
-    given: pass a batch of one picture for the cost of a picture. What holds zeros is counted like the
-    rest, except in ``nonzero``: :func:`fadeout.compaction.compact` first, to see what removal brings.
+    given: pass a batch of one image for the cost of an image. What holds zeros is counted like the
+    rest, except in ``nonzero``: :func:`fadeout.compact` first, to see what removal brings.
 
     Operations follow section 4.5 of the paper, which makes no distinction between additions and
     multiplications, and looks at these layers only::
@@ -111,7 +117,7 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
         dense            f_in f_out + f_out     (for each position)
 
     The text takes h and w from the input, the authors' code (for the basic blocks of ResNet-20) from the
-    output; they differ where a convolution changes the size. ResNet-20 with 64 maps on 32 by 32 pictures
+    output; they differ where a convolution changes the size. ResNet-20 with 64 maps on 32 by 32 images
     has 775.8 M operations by the input and 650.0 M by the output. The column "Ops" of the paper's Table 3
     gives the share left in pruned networks, without a total, and each of its values can come about under
     either reading. What the authors' code records is the count by the output, so ``operations_output`` is
@@ -135,9 +141,8 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
     ----------------------------------------------------------------------------------------
     total  Sequential       1         116       112        7,040         1,856  1,728    504
     """
-    inner = unwrap(
-        model
-    )  # a compiled forward would run past the hooks, and a wrapper would prefix every name
+    # a compiled forward would run past the hooks, and a wrapper would prefix every name
+    inner = unwrap(model)
     rows = _weights(inner)
     run = _forward(inner, example_input)
     with still(inner), _counting(rows):
@@ -224,7 +229,8 @@ def _counting(rows: dict[nn.Module, Row]) -> Iterator[None]:
         row = rows[module]
         row.calls += 1
         row.macs += (flops - children) // 2
-        by_input, by_output = _operations(module, args[0] if args else kwargs.get("input"), output)
+        given = args[0] if args else kwargs.get("input")
+        by_input, by_output = rule_of_module(module).operations(module, given, output)
         row.operations_input += by_input
         row.operations_output += by_output
 
@@ -238,21 +244,6 @@ def _counting(rows: dict[nn.Module, Row]) -> Iterator[None]:
             stack.callback(module.register_forward_pre_hook(enter).remove)
             stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
         yield
-
-
-def _operations(module: nn.Module, given: Any, output: Any) -> tuple[int, int]:
-    """One call in the paper's convention: by the input's height and width, and by the output's."""
-    if isinstance(module, _ConvNd):
-        weights = module.weight.numel()  # f_in / groups * f_out * k^2
-        return (
-            weights * (given.numel() // module.in_channels),
-            weights * (output.numel() // module.out_channels),
-        )
-    if isinstance(module, nn.Linear):
-        count = output.numel() * (module.in_features + 1)
-    else:
-        count = 2 * output.numel() if isinstance(module, _NORMS) else 0
-    return count, count
 
 
 def _synchronizer(model: nn.Module) -> Callable[[], object]:

@@ -6,13 +6,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.helpers import outputs, places, same_outputs, shapes
+from support.helpers import gathers, outputs, same_outputs, shapes
 from support.random_networks import cases, tokens, zero
 from torch import Tensor, nn
 
 import fadeout
-from fadeout.compaction.compact import plans_of
-from fadeout.graph.analysis import Analysis, Network
+from fadeout.compaction.plan import plans_of
+from fadeout.graph.analysis import analyse
+from fadeout.graph.trace import trace
 
 SLOW_TO_DRAW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -39,10 +40,10 @@ def width(module):
 
 def check_gone(model, small, inputs):
     """Every channel that the rules call dead is gone."""
-    analysis = Analysis(Network(model, inputs))
+    analysis = analyse(trace(model, inputs))
     for node, flow in analysis.flows.items():
         if node.op == "call_module" and width(analysis.network.module(node)) is not None:
-            inner = small.get_submodule(str(node.target)).modules()  # perhaps between Places
+            inner = small.get_submodule(str(node.target)).modules()  # perhaps between Gathers
             assert next(filter(None, map(width, inner))) == int(flow.needed.sum()), node
 
 
@@ -106,10 +107,10 @@ def test_more_channels_die_later(kind, data):
 
 @settings(max_examples=20, suppress_health_check=SLOW_TO_DRAW)
 @given(case=cases(2))
-def test_coupled_networks_place_nothing(case):
+def test_coupled_networks_gather_nothing(case):
     small = fadeout.compact(case.model, case.inputs, couple=True)
     same_outputs(case.model, small, case.inputs)
-    assert not places(small)
+    assert not gathers(small)
     assert shapes(fadeout.compact(small, case.inputs, couple=True)) == shapes(small)
 
 

@@ -12,7 +12,8 @@ from torch import fx, nn
 from torch.optim.swa_utils import AveragedModel
 
 import fadeout
-from fadeout.compaction.compact import Place, plans_of
+from fadeout.compaction.plan import plans_of
+from fadeout.graph.gather import Gather
 from fadeout.storage import checkpoint
 
 
@@ -125,7 +126,7 @@ def test_a_rewritten_forward_and_a_second_compaction(path):
     kill(model.bn3, [1, 2])
     small = fadeout.compact(model, x)
     assert isinstance(small, fx.GraphModule)
-    assert isinstance(small.place_0, Place)
+    assert isinstance(small.place_0, Gather)
     fadeout.save(small, path)
     assert_same(small, fadeout.load(path, Residual), x)
 

@@ -56,11 +56,11 @@ def test_every_bit_of_every_type_comes_back(dtype, shape, there, negative, seed)
         (range(0, 70000, 5), "bitmask"),
     ],
 )
-def test_places_far_apart_and_near_take_the_smallest_way(there, way):
+def test_positions_far_apart_and_near_take_the_smallest_way(there, way):
     tensor = torch.zeros(70000)
     tensor[list(there)] = 1.5
     packed, stored = pack(tensor)
-    assert (packed.places, packed.values) == (way, len(there))
+    assert (packed.positions, packed.values) == (way, len(there))
     assert stored.numel() <= 4 * len(there) + 8750
     assert_same(again(tensor), tensor)
 
@@ -71,14 +71,14 @@ def test_sizes_by_hand():
     assert pack(ten)[1].numel() == 10 * (4 + 1)
     half = torch.arange(1000).fmod(2).float()
     assert pack(half)[1].numel() == 500 * 4 + 125
-    assert pack(torch.randn(1000))[0].places == "dense"
+    assert pack(torch.randn(1000))[0].positions == "dense"
 
 
 def test_negative_zeros_take_a_bit():
     tensor = torch.full((1000,), -0.0)
     tensor[::2], tensor[::100] = 0, 1
     packed, stored = pack(tensor)
-    assert (packed.places, packed.negative) == ("gaps8", "bitmask")
+    assert (packed.positions, packed.negative) == ("gaps8", "bitmask")
     assert stored.numel() == 10 * (4 + 1) + 125
     assert_same(again(tensor), tensor)
 

@@ -9,7 +9,7 @@ from support.structured import Residual
 from torch import nn
 
 import fadeout
-from fadeout.storage.summary import contents
+from fadeout.storage.summary import summarize
 
 
 def by_name(found):
@@ -21,7 +21,7 @@ def test_a_network_as_it_was_built(tmp_path):
     model.append(nn.Linear(4, 2))
     kill(model[0], channels=[0])
     fadeout.save(model, tmp_path / "model.safetensors")
-    found = contents(tmp_path / "model.safetensors")
+    found = summarize(tmp_path / "model.safetensors")
     assert [layer.name for layer in found.layers] == ["0", "1", "11"]  # by number
     convolution, norm, linear = found.layers
     assert convolution.tensors == ["weight 4x3x3x3"]
@@ -46,7 +46,7 @@ def test_a_compact_network_says_what_it_was(tmp_path):
     kill(model.bn3, channels=[3])
     small = fadeout.compact(model, torch.zeros(2, 3, 6, 6))
     fadeout.save(small, tmp_path / "small.safetensors")
-    found = contents(tmp_path / "small.safetensors")
+    found = summarize(tmp_path / "small.safetensors")
     assert by_name(found)["conv2"].tensors == ["weight 4x5x3x3 (was 6x6x3x3)"]
     assert by_name(found)["fc"].tensors == ["weight 3x6", "bias 3"]  # whole
     assert found.total.parameters == size(small)
@@ -59,7 +59,7 @@ def test_biases_that_came_into_being_and_additions_alike(tmp_path):
     model = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2, bias=False))
     kill(model[0], channels=[0])
     fadeout.save(fadeout.compact(model, torch.zeros(1, 3), couple=True), tmp_path / "small.safetensors")
-    found = contents(tmp_path / "small.safetensors")
+    found = summarize(tmp_path / "small.safetensors")
     assert by_name(found)["2"].tensors == ["weight 2x3 (was 2x4)", "bias 2"]
     text = str(found)
     assert "constants stand in for channels, 1 biases added, both sides of additions alike" in text
@@ -73,7 +73,7 @@ def test_a_network_that_was_cut_twice(tmp_path):
         model = fadeout.compact(model, torch.zeros(1, 3))
         sizes.append(size(model))
     fadeout.save(model, tmp_path / "small.safetensors")
-    found = contents(tmp_path / "small.safetensors")
+    found = summarize(tmp_path / "small.safetensors")
     assert by_name(found)["0"].tensors == ["weight 5x3 (was 8x3)", "bias 5 (was 8)"]
     for before, after in itertools.pairwise(sizes):
         assert f"{before:,} parameters -> {after:,}" in str(found)
@@ -83,7 +83,7 @@ def test_tied_tensors_count_once(tmp_path):
     model = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
     model["b"].weight = model["a"].weight
     fadeout.save(model, tmp_path / "model.safetensors")
-    found = contents(tmp_path / "model.safetensors")
+    found = summarize(tmp_path / "model.safetensors")
     assert found.total.parameters == size(model)
     assert by_name(found)["b"].tensors[0] == "weight 3x3 = a.weight"
 
@@ -95,4 +95,4 @@ def test_altered_files_are_named(tmp_path):
     raw[-1] ^= 1
     path.write_bytes(raw)
     with pytest.raises(ValueError, match="altered, the checksum differs"):
-        contents(path)
+        summarize(path)

@@ -32,16 +32,16 @@ def choices(bound):
 
 def check(bound, quick):
     tally = bound._tally
-    labels = tally._labels
-    assert (labels is not None) == quick
+    dependencies = tally.dependencies
+    assert (dependencies is not None) == quick
     for alive in choices(bound):
         counts = []
-        for tally._labels in (labels, None):
+        for tally.dependencies in (dependencies, None):
             counts.append(tally.left(alive))
         assert counts[0] == counts[1]
-        tally._labels = labels
+        tally.dependencies = dependencies
         most = max(int(mask.sum()) for mask in alive.values())
-        assert labels is None or counts[0] <= tally.at_most_left(most)
+        assert dependencies is None or counts[0] <= tally.at_most_left(most)
 
 
 @pytest.mark.parametrize("network", [*NETWORKS, *LARGER, "digits"])

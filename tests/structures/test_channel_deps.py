@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from support.helpers import Net, conv
 from torch import nn
 
-from fadeout.graph.analysis import Analysis, Network
-from fadeout.structures.channel_deps import find_labels
+from fadeout.graph.analysis import analyse
+from fadeout.graph.trace import trace
+from fadeout.structures.channel_deps import find_dependencies
 
 PICTURE = torch.zeros(1, 3, 4, 4)
 
@@ -18,15 +19,15 @@ def find(model, *layers):
 
     Not of a concatenation: a part that nobody reads still has one channel there.
     """
-    network = Network(model, PICTURE)
+    network = trace(model, PICTURE)
     widths = {name: model.get_submodule(name).num_features for name in layers}
 
-    def analyse(alive):
-        return Analysis(network, dead={name: torch.from_numpy(~mask) for name, mask in alive.items()})
+    def analyse_alive(alive):
+        return analyse(network, dead={name: torch.from_numpy(~mask) for name, mask in alive.items()})
 
-    flows = analyse({name: np.ones(width, bool) for name, width in widths.items()}).flows
+    flows = analyse_alive({name: np.ones(width, bool) for name, width in widths.items()}).flows
     nodes = [node for node in flows if node.name != "cat"]
-    return find_labels(nodes, widths, analyse)
+    return find_dependencies(nodes, widths, analyse_alive)
 
 
 def by_name(counts):

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fadeout
-from fadeout.compaction.compact import Place
+from fadeout.graph.gather import Gather
 from fadeout.torch_bridge.sharding import is_distributed
 
 ALL = slice(None)
@@ -25,9 +25,9 @@ def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
 
 
-def places(model: nn.Module) -> list[Place]:
-    """The modules that put channels in their places by index."""
-    return [module for module in model.modules() if isinstance(module, Place)]
+def gathers(model: nn.Module) -> list[Gather]:
+    """The modules that gather channels by index."""
+    return [module for module in model.modules() if isinstance(module, Gather)]
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def check(model: nn.Module, kept: dict[str, Any], inputs: Any = PICTURES, **opti
             continue
         rows, columns = stays if isinstance(stays, tuple) else (stays, ALL)
         wanted = weight[rows] if weight.dim() == 1 else weight[rows][:, columns]
-        ways = (f"{name}.weight", f"{name}.0.weight", f"{name}.1.weight")  # perhaps beside a Place
+        ways = (f"{name}.weight", f"{name}.0.weight", f"{name}.1.weight")  # perhaps beside a Gather
         mine = next((found[way] for way in ways if way in found), weight)
         assert torch.equal(mine, wanted), f"{name}: {tuple(mine.shape)} for {tuple(wanted.shape)}"
     return small

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from fadeout import export as exporting
 from fadeout.compaction.compact import compact as cut
-from fadeout.compaction.compact import plans_of
+from fadeout.compaction.plan import plans_of
 from fadeout.measure import measure
 from fadeout.storage import checkpoint
-from fadeout.storage.summary import contents
+from fadeout.storage.summary import summarize
 
 
 def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0) -> None:
@@ -33,7 +33,7 @@ def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0
             raise ValueError(
                 "operations and times need the network itself: pass --model package.module:function"
             )
-        print(contents(file))
+        print(summarize(file))
         return
     network = checkpoint.load(file, constructor(model)).eval()
     print(measure(network, _example(network, input), repeats=repeats))

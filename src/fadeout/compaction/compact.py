@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from fadeout.compaction.cut import Surgery
-from fadeout.compaction.optimizer_state import carried
+from fadeout.compaction.cut import cut
+from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
-from fadeout.graph.analysis import Analysis, Network
-from fadeout.graph.gather import Place
+from fadeout.graph.analysis import analyse
+from fadeout.graph.trace import trace
 from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.parameters import unwrap
-
-__all__ = ["Place", "Plan", "apply_plan", "compact", "plans_of"]
 
 
 @overload
@@ -66,7 +64,7 @@ def compact(
         model: the network.
         example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
         optimizer: also carry over its state (momentum, Adam's moments) and return (module, optimizer).
-        couple: both sides of an addition keep the same channels, so that nothing is placed by index.
+        couple: both sides of an addition keep the same channels, so that no channels are gathered by index.
         for_inference: also fold constants that come out of batch-norm's running statistics, which holds
             only in evaluation mode.
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
@@ -83,33 +81,28 @@ def compact(
     )
     """
     model = unwrap(model)
-    network = Network(model, example_input, leaves)
+    network = trace(model, example_input, leaves)
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
-    two_ways = network.follows_training is None and not for_inference
+    two_ways = network.follows_training is None
 
     def fits(small: nn.Module) -> bool:
         if not _agree(model, small, network.inputs):
             return False
-        if not two_ways:
+        if not two_ways or for_inference:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
         return _agree(copy.deepcopy(model), copy.deepcopy(small), network.inputs, training=True)
 
-    small, surgery = None, Surgery(Analysis(network, **options))
-    if not surgery.needs_new_forward or network.follows_training is not None:
-        small = surgery.finish()
-    if small is None or not fits(small):
+    found = cut(analyse(network, **options))
+    if (found.rewritten and two_ways) or not fits(found.model):
         # The user's forward does more than the graph shows: only cut what it can run as it stands.
-        surgery = Surgery(Analysis(network, **options, keep_forward=True))
-        small = surgery.finish()
-        if not fits(small):
+        found = cut(analyse(network, **options, keep_forward=True))
+        if not fits(found.model):
             warnings.warn("compact() cannot keep this network's outputs, and returns it whole", stacklevel=2)
-            surgery = Surgery(Analysis(network, whole=True))
-            small = surgery.finish()
-    set_plans(small, [*plans_of(model), surgery.plan()] if surgery.cuts else plans_of(model))
-    if optimizer is None:
-        return small
-    return small, carried(optimizer, small, surgery)
+            found = cut(analyse(network, whole=True))
+    small = found.model
+    set_plans(small, [*plans_of(model), found.plan] if found.slices else plans_of(model))
+    return small if optimizer is None else (small, cut_optimizer(optimizer, model, found))
 
 
 def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:
@@ -118,8 +111,8 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
     inputs = tuple(
         torch.zeros(each["shape"], dtype=getattr(torch, each["dtype"]), device=device) for each in plan.inputs
     )
-    network = Network(model, inputs, leaves)
-    analysis = Analysis(network, keep_forward=plan.keep_forward, couple=plan.couple, whole=True)
+    network = trace(model, inputs, leaves)
+    analysis = analyse(network, keep_forward=plan.keep_forward, couple=plan.couple, whole=True)
     flows = {node.name: flow for node, flow in analysis.flows.items()}
     for name, kept in plan.kept.items():
         flow = flows.get(name)
@@ -129,7 +122,7 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
         flow.constant = torch.zeros_like(flow.constant)
         for channel, value in plan.constants.get(name, {}).items():
             flow.constant[int(channel)] = value
-    small = Surgery(analysis, biases=plan.biases).finish()
+    small = cut(analysis).model
     set_plans(small, [*plans_of(model), plan])
     return small
 
@@ -145,14 +138,15 @@ def _agree(model: nn.Module, small: nn.Module, inputs: tuple[Any, ...], training
                 outputs.append(pytree.tree_leaves(module(*inputs)))
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
             return False
-    for mine, theirs in zip(*outputs, strict=True):
-        if isinstance(mine, Tensor):
-            if mine.shape != theirs.shape:
-                return False
-            near = 100 * torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0
-            scale = float(mine.nan_to_num(0.0, 0.0, 0.0).abs().max()) if mine.numel() else 0.0
-            if not torch.allclose(
-                mine, theirs, rtol=near**0.5, atol=near**0.5 * max(scale, 1e-30), equal_nan=True
-            ):
-                return False
-    return True
+    return all(_near(mine, theirs) for mine, theirs in zip(*outputs, strict=True))
+
+
+def _near(mine: Any, theirs: Any) -> bool:
+    """Whether two tensors are the same up to rounding; other outputs are not looked at."""
+    if not isinstance(mine, Tensor):
+        return True
+    if mine.shape != theirs.shape:
+        return False
+    near = (100 * torch.finfo(mine.dtype).eps) ** 0.5 if mine.is_floating_point() else 0.0
+    scale = float(mine.nan_to_num(0.0, 0.0, 0.0).abs().max()) if mine.numel() else 0.0
+    return torch.allclose(mine, theirs, rtol=near, atol=near * max(scale, 1e-30), equal_nan=True)

@@ -7,26 +7,26 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from fadeout.compaction.cut import Surgery, on_device
+from fadeout.compaction.cut import Cut, on_device
 
 
-def carried(optimizer: Optimizer, small: nn.Module, surgery: Surgery) -> Optimizer:
-    """The same optimizer for the smaller module, its state cut as the parameters are.
+def cut_optimizer(optimizer: Optimizer, model: nn.Module, cut: Cut) -> Optimizer:
+    """The same optimizer for the smaller network, its state cut as the parameters were.
 
     Args:
         optimizer: of the network before; it is left as it was.
-        small: what the surgery made.
-        surgery: knows what was cut.
+        model: the network before.
+        cut: what came out of it.
     """
     if isinstance(optimizer, LBFGS):
         raise ValueError("LBFGS keeps its state for all parameters at once: it cannot be carried over")
-    names = {id(parameter): name for name, parameter in surgery.analysis.network.model.named_parameters()}
-    new = dict(small.named_parameters())
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    new = dict(cut.model.named_parameters())
 
     def successor(parameter: Tensor) -> nn.Parameter | None:
         if id(parameter) not in names:
             raise ValueError("the optimizer holds parameters that the model does not have")
-        return new.get(surgery.name_now(names[id(parameter)]))
+        return new.get(cut.name_now(names[id(parameter)]))
 
     groups, pairs = [], []
     for group in optimizer.param_groups:
@@ -34,17 +34,16 @@ def carried(optimizer: Optimizer, small: nn.Module, surgery: Surgery) -> Optimiz
         pairs += [(p, q) for p, q in here if q is not None]
         groups.append({**group, "params": [q for _, q in here if q is not None]})
     # biases that came into being when constants were folded go with the others, in the first group
-    born = new.keys() - {surgery.name_now(name) for name in names.values()}
+    born = new.keys() - {cut.name_now(name) for name in names.values()}
     groups[0]["params"] += [q for name, q in new.items() if name in born]
     accepted = inspect.signature(type(optimizer).__init__).parameters
-    new_one = type(optimizer)(groups, **{k: v for k, v in optimizer.defaults.items() if k in accepted})
+    small = type(optimizer)(groups, **{k: v for k, v in optimizer.defaults.items() if k in accepted})
     for old, parameter in pairs:
         if old in optimizer.state:
-            index = surgery.cuts.get(names[id(old)])
-            new_one.state[parameter] = {
-                key: _cut_state(value, old, index) for key, value in optimizer.state[old].items()
-            }
-    return new_one
+            index = cut.slices.get(names[id(old)])
+            state = optimizer.state[old].items()
+            small.state[parameter] = {key: _cut_state(value, old, index) for key, value in state}
+    return small
 
 
 def _cut_state(value: Any, parameter: Tensor, index: tuple | None) -> Any:

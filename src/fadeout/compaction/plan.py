@@ -8,7 +8,7 @@ from torch import fx, nn
 
 @dataclass(frozen=True)
 class Plan:
-    """Which channels each value of a network kept: plain data, from which the surgery can be done again."""
+    """Which channels each value of a network kept: plain data, by which it can be cut again."""
 
     inputs: list[dict[str, Any]]
     """Shape and dtype of the example."""

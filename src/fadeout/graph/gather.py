@@ -1,12 +1,12 @@
-"""Channels put in their places by index: what stands between layers that keep different ones."""
+"""Channels gathered by index: what lies between layers that keep different ones."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Place(nn.Module):
-    """Put channels where they belong: output ``i`` is input ``index[i]``, or a constant where that is -1.
+class Gather(nn.Module):
+    """Output ``i`` is input ``index[i]``, or a constant where that is -1.
 
     Args:
         index: for each output the number of its input, or -1.
@@ -14,8 +14,8 @@ class Place(nn.Module):
         width: the number of inputs.
         axis: the dimension of the channels.
 
-    >>> place = Place(torch.tensor([1, -1]), torch.tensor([0.0, 5.0]), width=2, axis=1)
-    >>> place(torch.tensor([[3.0, 4.0]]))
+    >>> gather = Gather(torch.tensor([1, -1]), torch.tensor([0.0, 5.0]), width=2, axis=1)
+    >>> gather(torch.tensor([[3.0, 4.0]]))
     tensor([[4., 5.]])
     """
 

@@ -87,11 +87,11 @@ class Heads(nn.Module):
         """Queries, keys and values as (batch, heads, positions, dimensions)."""
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         found = [F.linear(*each) for each in zip(sides, projections(self), biases, strict=True)]
-        for place, extra in ((1, self.bias_k), (2, self.bias_v)):
+        for position, extra in ((1, self.bias_k), (2, self.bias_v)):
             if extra is not None:
-                found[place] = torch.cat([found[place], extra.expand(len(found[place]), -1, -1)], 1)
+                found[position] = torch.cat([found[position], extra.expand(len(found[position]), -1, -1)], 1)
             if self.add_zero_attn:
-                found[place] = F.pad(found[place], (0, 0, 0, 1))
+                found[position] = F.pad(found[position], (0, 0, 0, 1))
         return [one.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for one in found]
 
     def _mask(self, mask: Tensor | None, padding: Tensor | None, q: Tensor, keys: int) -> Tensor | None:

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from fadeout._files import write_atomically
-from fadeout.compaction.compact import Plan, apply_plan, plans_of
+from fadeout.compaction.compact import apply_plan
+from fadeout.compaction.plan import Plan, plans_of
 from fadeout.storage.packing import Packed, pack, unpack
 from fadeout.torch_bridge.parameters import clean, unwrap
 from fadeout.torch_bridge.sharding import is_first, whole
@@ -190,24 +191,23 @@ class File:
 
     def stored_bytes(self, name: str) -> int:
         """How much room one of the tensors takes in the file."""
-        start, end = self._span(name)
-        return end - start
+        return len(self._bytes(name))
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors, checked."""
-        start, end = self._span(name)
+        stored = self._bytes(name)
         try:
-            return unpack(self.packed[name], self.data[start:end])
+            return unpack(self.packed[name], stored)
         except (ValueError, TypeError, IndexError, RuntimeError) as error:
             raise ValueError(f"{self.path}: tensor {self.tied.get(name, name)!r}: {error}") from error
 
-    def _span(self, name: str) -> tuple[int, int]:
+    def _bytes(self, name: str) -> memoryview:
         stored = self.tied.get(name, name)
         try:
             start, end = self.entries[stored]["data_offsets"]
             if not 0 <= start <= end <= len(self.data):
                 raise ValueError("the file is truncated, and does not hold all of it")
-            return start, end
+            return self.data[start:end]
         except KeyError as error:
             raise ValueError(
                 f"{self.path}: tensor {stored!r} is missing, or its entry lacks {error}"
@@ -261,7 +261,7 @@ def _main_type(sizes: Iterable[tuple[torch.dtype, int]]) -> torch.dtype | None:
 
 def _short(how: Packed) -> tuple[Any, ...]:
     """Without what is as usual: small networks have many small tensors."""
-    return astuple(how)[: 7 if how.negative else 5 if how.places != "dense" else 3]
+    return astuple(how)[: 7 if how.negative else 5 if how.positions != "dense" else 3]
 
 
 def _json(fields: Mapping[str, Any]) -> str:

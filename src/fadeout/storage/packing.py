@@ -1,6 +1,6 @@
 """Tensors as bytes: one that is mostly zeros takes little room, and every bit comes back.
 
-A tensor is stored ``dense``, in its own type, or as the values that are not zero followed by their places.
+A tensor is stored ``dense``, in its own type, or as the values that are not zero followed by their positions.
 Places are stored in one of three ways, and of all forms the one that takes the fewest bytes is chosen:
 
 - ``bitmask``: one bit for each value, lowest first.
@@ -8,7 +8,7 @@ Places are stored in one of three ways, and of all forms the one that takes the 
   two bytes. The largest number that fits says: so many, and more to come.
 
 Zero means that all bits are zero: every NaN is a value. Negative zeros, which a weight times a mask leaves
-behind, are values too, or have their places stored likewise, after those of the values.
+behind, are values too, or have their positions stored likewise, after those of the values.
 """
 
 import math
@@ -34,11 +34,11 @@ class Packed:
     shape: list[int]
     checksum: int
     """CRC-32 of the stored bytes."""
-    places: str = "dense"
+    positions: str = "dense"
     values: int = 0
     """How many values are stored, if it is not dense."""
     negative: str = ""
-    """How the places of negative zeros are stored, if they are."""
+    """How the positions of negative zeros are stored, if they are."""
     negative_bytes: int = 0
 
     def __post_init__(self):
@@ -56,7 +56,7 @@ def pack(tensor: Tensor) -> tuple[Packed, Tensor]:
     >>> tensor = torch.zeros(1000)
     >>> tensor[500] = 3
     >>> packed, stored = pack(tensor)
-    >>> packed.places, stored.numel()
+    >>> packed.positions, stored.numel()
     ('gaps8', 6)
     >>> torch.equal(unpack(packed, memoryview(stored.numpy())), tensor)
     True
@@ -81,12 +81,12 @@ def unpack(packed: Packed, stored: memoryview) -> Tensor:
     raw = np.array(stored.cast("B"), np.uint8)  # a copy, since it must be aligned and writable
     if zlib.crc32(raw.data) != packed.checksum:
         raise ValueError("its bytes were altered, the checksum differs")
-    if packed.places != "dense":
+    if packed.positions != "dense":
         words = np.zeros(math.prod(packed.shape), f"u{packed.type.itemsize}")
-        values, places, negative = np.split(
+        values, positions, negative = np.split(
             raw, [packed.values * words.itemsize, len(raw) - packed.negative_bytes]
         )
-        words[_found(packed.places, places, len(words))] = values.view(words.dtype)
+        words[_found(packed.positions, positions, len(words))] = values.view(words.dtype)
         if packed.negative:
             words[_found(packed.negative, negative, len(words))] = _negative_zero(words)
         raw = words.view(np.uint8)
@@ -103,12 +103,12 @@ def _sparse(words: np.ndarray) -> tuple[np.ndarray, dict[str, Any]] | None:
         kept = there & ~negative if apart else there
         count = int(np.count_nonzero(kept))
         if count * words.itemsize >= least:
-            continue  # spares the work of finding places
-        way, places = _places(kept)
-        other, others = _places(negative) if apart else ("", places[:0])
-        stored = np.concatenate([words[kept].view(np.uint8), places, others])
+            continue  # spares the work of finding positions
+        way, positions = _positions(kept)
+        other, others = _positions(negative) if apart else ("", positions[:0])
+        stored = np.concatenate([words[kept].view(np.uint8), positions, others])
         if len(stored) < least:
-            form = {"places": way, "values": count, "negative": other, "negative_bytes": len(others)}
+            form = {"positions": way, "values": count, "negative": other, "negative_bytes": len(others)}
             best, least = (stored, form), len(stored)
     return best
 
@@ -117,7 +117,7 @@ def _negative_zero(words: np.ndarray) -> np.unsignedinteger:
     return words.dtype.type(1 << (8 * words.itemsize - 1))
 
 
-def _places(mask: np.ndarray) -> tuple[str, np.ndarray]:
+def _positions(mask: np.ndarray) -> tuple[str, np.ndarray]:
     """The smallest way to say where a mask is true, and the bytes that say it."""
     gaps = np.diff(np.flatnonzero(mask), prepend=-1) - 1
     sizes = {"bitmask": -(-len(mask) // 8)}
@@ -134,11 +134,11 @@ def _places(mask: np.ndarray) -> tuple[str, np.ndarray]:
 
 
 def _found(way: str, stored: np.ndarray, length: int) -> np.ndarray:
-    """The places again."""
+    """The positions again."""
     if way == "bitmask":
         return np.flatnonzero(np.unpackbits(stored, count=length, bitorder="little"))
     if way not in _GAPS:
-        raise ValueError(f"its places are stored in an unknown way, {way!r}")
+        raise ValueError(f"its positions are stored in an unknown way, {way!r}")
     gaps = stored.view(_GAPS[way])
     ends = gaps != np.iinfo(_GAPS[way]).max
     return np.cumsum(gaps, dtype=np.int64)[ends] + np.arange(np.count_nonzero(ends))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fadeout.compaction.plan import Plan
+from fadeout.measure import table
 from fadeout.storage.checkpoint import File
 from fadeout.storage.packing import Packed
 
@@ -34,8 +35,8 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Contents:
-    """What :func:`contents` found; ``print(contents)`` shows a table."""
+class Summary:
+    """What :func:`summarize` found; ``print(summary)`` shows a table."""
 
     layers: list[Layer]
     total: Layer
@@ -45,18 +46,10 @@ class Contents:
     def __str__(self) -> str:
         heads = ["layer", "tensors", "types", "parameters", "non-zero", "bytes", "stored"]
         lines = [heads, *map(_columns, (*self.layers, self.total))]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(
-                c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        rule = "-" * len(text[0])
         share = f" ({self.total.nonzero / self.total.parameters:.1%})" if self.total.parameters else ""
         counts = f"{self.total.parameters:,} parameters, {self.total.nonzero:,} of them not zero{share}"
         end = ["", counts, *self._history(), f"file: {self.file_bytes:,} bytes"]
-        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1], *end])
+        return "\n".join([*table(lines, words=3), *end])
 
     def _history(self) -> list[str]:
         """A line for each time that the network was cut."""
@@ -69,7 +62,7 @@ class Contents:
         ]
 
 
-def contents(path: str | os.PathLike[str]) -> Contents:
+def summarize(path: str | os.PathLike[str]) -> Summary:
     """Read a file, and say what is in it, layer by layer; every tensor is checked on the way.
 
     Args:
@@ -80,7 +73,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     >>> model[0].weight.data[:6], model[0].bias.data[:6] = 0, 0
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     fadeout.save(fadeout.compact(model, torch.zeros(1, 4)), Path(folder) / "small.safetensors")
-    ...     print(contents(Path(folder) / "small.safetensors"))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    ...     print(summarize(Path(folder) / "small.safetensors"))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
     layer  tensors                               types    parameters  non-zero  bytes  stored
     -----------------------------------------------------------------------------------------
     0      weight 2x4 (was 8x4), bias 2 (was 8)  float32          10        10     40      40
@@ -115,7 +108,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     total = Layer("total", types=sorted({one for layer in layers.values() for one in layer.types}))
     for name in ("parameters", "nonzero", "bytes", "stored"):
         setattr(total, name, sum(getattr(layer, name) for layer in layers.values()))
-    return Contents(list(layers.values()), total, file.plans, Path(path).stat().st_size)
+    return Summary(list(layers.values()), total, file.plans, Path(path).stat().st_size)
 
 
 def _order(name: str, how: Packed, file: File) -> tuple:

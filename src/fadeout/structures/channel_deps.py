@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from torch import fx
 
-from fadeout.graph.analysis import Analysis
+from fadeout.graph.rules.base import Analysis
 
 Alive = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Label:
+class Dependence:
     """For each channel of a value the atoms (channels of layers) of which one must be alive.
 
     Atoms are counted through all layers; the last one, behind all of them, is always alive.
@@ -41,7 +41,7 @@ class Label:
         return found
 
 
-class Labels:
+class Dependencies:
     """The numbers of channels that values keep.
 
     Args:
@@ -49,33 +49,33 @@ class Labels:
         widths: the number of channels of each layer that may lose some, by module name.
     """
 
-    def __init__(self, of: Mapping[fx.Node, Label], widths: Mapping[str, int]):
+    def __init__(self, of: Mapping[fx.Node, Dependence], widths: Mapping[str, int]):
         self._widths = widths
-        self._labels = list({id(label): label for label in of.values()}.values())
-        number = {id(label): i for i, label in enumerate(self._labels)}
-        self._nodes = {node: number[id(label)] for node, label in of.items()}
-        self._atoms = np.concatenate([label.atoms for label in self._labels])
-        ends = np.cumsum([len(label.atoms) for label in self._labels])
+        self._each = list({id(one): one for one in of.values()}.values())
+        number = {id(one): i for i, one in enumerate(self._each)}
+        self._nodes = {node: number[id(one)] for node, one in of.items()}
+        self._atoms = np.concatenate([one.atoms for one in self._each])
+        ends = np.cumsum([len(one.atoms) for one in self._each])
         self._starts = np.concatenate(
-            [label.starts + end - len(label.atoms) for label, end in zip(self._labels, ends, strict=True)]
+            [one.starts + end - len(one.atoms) for one, end in zip(self._each, ends, strict=True)]
         )
-        self._firsts = np.cumsum([0, *(len(label.starts) for label in self._labels[:-1])])
+        self._firsts = np.cumsum([0, *(len(one.starts) for one in self._each[:-1])])
 
     def counts(self, alive: Alive) -> dict[fx.Node, int]:
         """How many channels each value keeps; no value loses all of them."""
         atoms = np.concatenate([*(alive[name] for name in self._widths), [True]])
         kept = np.logical_or.reduceat(atoms[self._atoms], self._starts)
         numbers = np.maximum(np.add.reduceat(kept, self._firsts, dtype=np.int64), 1).tolist()
-        return {node: numbers[label] for node, label in self._nodes.items()}
+        return {node: numbers[one] for node, one in self._nodes.items()}
 
     def most(self, least: Mapping[str, int]) -> dict[fx.Node, int]:
         """How many channels each value keeps at most, if so many of each layer are alive."""
         owner = np.repeat(np.arange(len(self._widths) + 1), [*self._widths.values(), 1])
         each = [*least.values()]
         numbers = []
-        for label in self._labels:
-            number, pieces = 0, np.split(label.atoms, label.starts[1:])
-            for layers, channels in label.groups(owner).items():
+        for one in self._each:
+            number, pieces = 0, np.split(one.atoms, one.starts[1:])
+            for layers, channels in one.groups(owner).items():
                 if layers == (len(each),):  # always
                     number += len(channels)
                     continue
@@ -83,13 +83,13 @@ class Labels:
                 spread = int(np.unique(atoms, return_counts=True)[1].max())  # channels for one of the layer
                 number += min(sum(each[layer] for layer in layers) * spread, len(channels))
             numbers.append(max(number, 1))
-        return {node: numbers[label] for node, label in self._nodes.items()}
+        return {node: numbers[one] for node, one in self._nodes.items()}
 
 
-def find_labels(
+def find_dependencies(
     nodes: Iterable[fx.Node], widths: Mapping[str, int], analyse: Callable[[Alive], Analysis]
-) -> Labels | None:
-    """What the channels of these values depend on; None where it is more than labels can say.
+) -> Dependencies | None:
+    """What the channels of these values depend on; None where it is more than dependencies can say.
 
     Args:
         nodes: of the values.
@@ -104,16 +104,16 @@ def find_labels(
     alive = np.stack([np.concatenate([*probe.values(), [True]]) for probe in probes])
     flows = [analyse(probe).flows for probe in probes]
     owner = np.repeat(np.arange(len(widths)), list(widths.values()))
-    found: dict[fx.Node, Label] = {}
-    known: dict[tuple[bytes, bytes], Label] = {}  # values of the same channels that keep the same of them
+    found: dict[fx.Node, Dependence] = {}
+    known: dict[tuple[bytes, bytes], Dependence] = {}  # for values that keep the same channels
     for node in nodes:
         kept = np.stack([flow[node].needed.numpy() for flow in flows])
         key = together[node].tobytes(), kept.tobytes()
-        label = known.get(key) or _label(kept, together[node], atoms, owner, alive)
-        if label is None:
+        dependence = known.get(key) or _dependence(kept, together[node], atoms, owner, alive)
+        if dependence is None:
             return None
-        found[node] = known[key] = label
-    return Labels(found, widths)
+        found[node] = known[key] = dependence
+    return Dependencies(found, widths)
 
 
 def _together(whole: Analysis) -> dict[fx.Node, np.ndarray]:
@@ -154,10 +154,10 @@ def _probes(widths: Mapping[str, int], together: Mapping[str, np.ndarray]) -> li
     while number < 3 or (waiting and number < 3 + len(widths)):
         refuge = {name: number % width for name, width in widths.items()}  # where all others are alive
         probes.append({name: np.arange(width) == refuge[name] for name, width in widths.items()})
-        used = {int(together[name][place]) for name, place in refuge.items()}
+        used = {int(together[name][channel]) for name, channel in refuge.items()}
         still = []
         for name in waiting:
-            free = [place for place, one in enumerate(together[name].tolist()) if one not in used]
+            free = [channel for channel, one in enumerate(together[name].tolist()) if one not in used]
             if free:
                 probes[-1][name][free[0]] = True
                 used.add(int(together[name][free[0]]))
@@ -167,9 +167,9 @@ def _probes(widths: Mapping[str, int], together: Mapping[str, np.ndarray]) -> li
     return probes
 
 
-def _label(
+def _dependence(
     kept: np.ndarray, channels: np.ndarray, atoms: np.ndarray, owner: np.ndarray, alive: np.ndarray
-) -> Label | None:
+) -> Dependence | None:
     """What the channels of a value depend on, if that explains what it keeps in all probes.
 
     Args:
@@ -186,23 +186,23 @@ def _label(
     atom = np.concatenate([*candidates, np.zeros(0, int)])
     silent = alive[:, atom] & ~kept[:, channel]  # alive there, and yet not kept here
     stays = ~np.isin(owner[atom], owner[atom[silent.any(0)]])
-    label = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
-    more = kept & ~label.kept(alive)  # kept although all that it might depend on is dead
+    dependence = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
+    more = kept & ~dependence.kept(alive)  # kept although all that it might depend on is dead
     if more.any():
         # Then it is always kept, and so are those that would depend on the same layers.
-        for group in label.groups(np.append(owner, -1)).values():
+        for group in dependence.groups(np.append(owner, -1)).values():
             if more[:, group].any() and kept[:, group].all():
                 stays &= ~np.isin(channel, group)
-        label = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
-    explained = label.kept(alive)
+        dependence = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
+    explained = dependence.kept(alive)
     explained[~explained.any(1), 0] = True  # no value loses all its channels
-    return label if np.array_equal(explained, kept) else None
+    return dependence if np.array_equal(explained, kept) else None
 
 
-def _by_channel(channel: np.ndarray, atom: np.ndarray, channels: int, always: int) -> Label:
-    """The label for pairs of a channel and an atom; channels without any are always kept."""
+def _by_channel(channel: np.ndarray, atom: np.ndarray, channels: int, always: int) -> Dependence:
+    """The dependence for pairs of a channel and an atom; channels without any are always kept."""
     others = np.setdiff1d(np.arange(channels), channel)
     channel = np.concatenate([channel, others])
     atom = np.concatenate([atom, np.full(len(others), always)])
     order = channel.argsort(kind="stable")
-    return Label(atom[order], np.searchsorted(channel[order], np.arange(channels)))
+    return Dependence(atom[order], np.searchsorted(channel[order], np.arange(channels)))

@@ -11,15 +11,14 @@ from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
 from fadeout._checks import one_of
-from fadeout.graph.analysis import Analysis, Network
-from fadeout.graph.gather import Place
-from fadeout.graph.rules.base import source
-from fadeout.graph.rules.layers import BatchNorm, GroupNorm, TransposedConvolution, Weighted
-from fadeout.graph.rules.pointwise import Arithmetic
+from fadeout.graph.analysis import analyse
+from fadeout.graph.rules.base import Network, Of
+from fadeout.graph.rules.calls import source
+from fadeout.graph.trace import trace
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
-from fadeout.structures.channel_cost import Of, Tally
-from fadeout.torch_bridge.meta_copy import outline
+from fadeout.structures.channel_cost import find_cost
+from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
 from fadeout.torch_bridge.sharding import Layout, is_split, local, region_of
 
@@ -109,8 +108,8 @@ class BoundChannels(Bound):
         optimizers: Sequence[Optimizer] | None,
         prunable: Prunable,
     ):
-        self._structure = structure
-        network = Network(*outline(unwrap(model), structure.example_input), structure.leaves)
+        self.structure = structure
+        network = trace(*traceable(unwrap(model), structure.example_input), structure.leaves)
         everything = named(model)
         held = None if optimizers is None else held_by(optimizers)
         trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
@@ -129,7 +128,7 @@ class BoundChannels(Bound):
             )
         self.parameters = {n: everything[n] for layer in self.layers for n in (*layer.scored, *layer.fading)}
         self.layout = Layout(self.parameters, group_of(model), alone=optimizers is None)
-        self._tally = Tally(
+        self._tally = find_cost(
             network,
             {layer.name: layer.width for layer in self.layers},
             of=structure.of,
@@ -143,11 +142,11 @@ class BoundChannels(Bound):
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is out of reach."""
-        most = 1 - self._tally.at_most_left(self._structure.min_channels) / self._tally.total
+        most = 1 - self._tally.at_most_left(self.structure.min_channels) / self._tally.total
         if sparsity > most:
             raise ValueError(
-                f"sparsity={sparsity:g} of the {self._structure.of} cannot be reached by removing channels: "
-                f"with min_channels={self._structure.min_channels} at most "
+                f"sparsity={sparsity:g} of the {self.structure.of} cannot be reached by removing channels: "
+                f"with min_channels={self.structure.min_channels} at most "
                 f"{math.floor(most * 1e4) / 1e4:g} can go"
             )
 
@@ -206,22 +205,24 @@ class BoundChannels(Bound):
 
     def _free(self, scores: np.ndarray) -> np.ndarray:
         """All but the highest ``min_channels`` of a layer, which must stay."""
-        stay = lowest([torch.from_numpy(scores)], max(len(scores) - self._structure.min_channels, 0))
+        stay = lowest([torch.from_numpy(scores)], max(len(scores) - self.structure.min_channels, 0))
         return stay[0].numpy()
 
     def _layer(self, node: fx.Node, network: Network) -> Layer | None:
         """The layer whose channels come out of this node, if they may be pruned."""
-        rule, by_norm = network.rules[node], self._structure.by == "norm"
+        rule, by_norm = network.rules[node], self.structure.by == "norm"
         if node.op != "call_module" or len(network.sites(node)) > 1:
             return None
-        module, name = network.module(node), str(node.target)
-        if isinstance(rule, BatchNorm) and not isinstance(rule, GroupNorm) and module.weight is not None:
-            if self._structure.candidates == "paper" and _feeds_a_normed_addition(node, network):
+        name = str(node.target)
+        own = tuple(f"{name}.{each}" for each in rule.scales(network.module(node)))
+        if own:
+            if self.structure.candidates == "paper" and _feeds_a_normed_addition(node, network):
                 return None
-            own, filters = (f"{name}.weight", f"{name}.bias"), _filters(source(node), network)
-            fading = (*own, *filters) if self._structure.filters else own
-            return Layer(name, module.num_features, fading, (*own, *filters) if by_norm else own[:1])  # pyright: ignore
-        if by_norm and not any(isinstance(network.rules[user], BatchNorm) for user in node.users):
+            filters = _filters(source(node), network)
+            fading = (*own, *filters) if self.structure.filters else own
+            width = len(network.model.get_parameter(own[0]))
+            return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1])
+        if by_norm and not any(network.rules[user].normalizes for user in node.users):
             filters = _filters(node, network)
             width = len(network.model.get_parameter(filters[0])) if filters else 0
             return Layer(name, width, filters, filters) if filters else None
@@ -229,32 +230,19 @@ class BoundChannels(Bound):
 
 
 def _filters(node: fx.Node, network: Network) -> tuple[str, ...]:
-    """The parameters of a convolution or linear layer, by the channels of its output; none if transposed."""
-    rule = network.rules[node]
-    if not isinstance(rule, Weighted) or len(network.sites(node)) > 1 or len(node.users) > 1:
+    """The parameters whose slices make the channels of a value that is read once."""
+    if node.op != "call_module" or len(network.sites(node)) > 1 or len(node.users) > 1:
         return ()
-    module: Any = network.module(node)
-    if isinstance(rule, TransposedConvolution):  # stored by its inputs
-        return ()
-    return (
-        (f"{node.target}.weight",)
-        if module.bias is None
-        else (f"{node.target}.weight", f"{node.target}.bias")
-    )
+    return tuple(f"{node.target}.{each}" for each in network.rules[node].filters(network.module(node)))
 
 
 def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
     """Whether a batch-norm's output goes into an addition whose result another batch-norm takes."""
     for user in node.users:
         rule = network.rules[user]
-        if isinstance(rule, Arithmetic) and any(
-            isinstance(network.rules[next_], BatchNorm) for next_ in user.users
-        ):
+        if rule.joins and any(network.rules[reader].normalizes for reader in user.users):
             return True
-        nothing = user.op == "call_module" and isinstance(
-            network.module(user), nn.Identity | nn.Dropout | Place
-        )
-        if nothing and _feeds_a_normed_addition(user, network):
+        if rule.is_identity and _feeds_a_normed_addition(user, network):
             return True
     return False
 
@@ -262,7 +250,7 @@ def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
 def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[str]:
     """The layers that really lose a channel when it is dead."""
     dead = {layer.name: torch.arange(layer.width) % 2 == 1 for layer in layers}
-    flows = Analysis(network, dead=dead, couple=couple).flows
+    flows = analyse(network, dead=dead, couple=couple).flows
     nodes = {str(node.target): node for node in flows if node.op == "call_module"}
     return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
 

@@ -1,4 +1,4 @@
-"""The outline of a sharded network: its modules and shapes, without hooks and without weights."""
+"""A copy of a sharded network on the meta device: its modules and shapes, without hooks and weights."""
 
 from collections import OrderedDict
 from typing import Any
@@ -9,23 +9,23 @@ from torch import Tensor, nn
 from fadeout.torch_bridge.sharding import is_distributed
 
 
-def outline(model: nn.Module, example_input: Any) -> tuple[nn.Module, Any]:
+def traceable(model: nn.Module, example_input: Any) -> tuple[nn.Module, Any]:
     """What can be traced in place of a model: itself, unless its parameters are distributed.
 
     Sharding puts hooks on the modules that gather their weights, and its own classes over theirs; both are
-    left out. The outline has the whole shapes, on the meta device, so that it takes no memory.
+    left out. The copy has the whole shapes, on the meta device, so that it takes no memory.
 
     >>> model = nn.Linear(2, 2)
-    >>> outline(model, torch.zeros(1, 2))[0] is model
+    >>> traceable(model, torch.zeros(1, 2))[0] is model
     True
     """
     if not any(map(is_distributed, model.parameters())):
         return model, example_input
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
-    return _outline(model, {}), tuple(_meta(part) for part in inputs)
+    return _meta_copy(model, {}), tuple(_meta(part) for part in inputs)
 
 
-def _outline(module: nn.Module, done: dict[int, Any]) -> nn.Module:
+def _meta_copy(module: nn.Module, done: dict[int, Any]) -> nn.Module:
     if id(module) in done:
         return done[id(module)]
     twin = done[id(module)] = object.__new__(_own_class(module))
@@ -40,7 +40,7 @@ def _outline(module: nn.Module, done: dict[int, Any]) -> nn.Module:
             done[id(parameter)] = nn.Parameter(_meta(parameter), parameter.requires_grad)
         twin._parameters[name] = None if parameter is None else done[id(parameter)]
     twin._modules = {
-        name: None if child is None else _outline(child, done) for name, child in module._modules.items()
+        name: None if child is None else _meta_copy(child, done) for name, child in module._modules.items()
     }
     return twin
 

@@ -4,13 +4,14 @@ import copy
 
 import pytest
 import torch
-from support.helpers import Net, conv, kill, outputs, places, same_outputs, shapes, size
+from support.helpers import Net, conv, gathers, kill, outputs, same_outputs, shapes, size
 from support.structured import Residual, library, resnet8, scatter
 from torch import fx, nn
 
 import fadeout
 from fadeout import Channels
-from fadeout.compaction.compact import Place, plans_of
+from fadeout.compaction.plan import plans_of
+from fadeout.graph.gather import Gather
 
 PICTURE = torch.randn(2, 3, 6, 6).double()
 
@@ -23,9 +24,9 @@ def residual():
 
 
 def named(model, name):
-    """A module, perhaps beside a Place."""
+    """A module, perhaps beside a Gather."""
     module = model.get_submodule(name)
-    return next(m for m in module.modules() if not isinstance(m, nn.Sequential | Place))
+    return next(m for m in module.modules() if not isinstance(m, nn.Sequential | Gather))
 
 
 def test_the_second_time_by_hand():
@@ -33,7 +34,7 @@ def test_the_second_time_by_hand():
     kill(model.bn1, channels=[0])
     kill(model.bn3, channels=[1])
     small = fadeout.compact(model, PICTURE)
-    assert len(places(small)) == 2
+    assert len(gathers(small)) == 2
     assert shapes(small)["conv1.weight"][0] == shapes(small)["conv3.weight"][0] == 5
     # of bn1 channels 1 to 5 are left, of bn3 0 and 2 to 5: channel 3 of the sum dies
     kill(named(small, "bn1"), channels=[2])
@@ -43,20 +44,20 @@ def test_the_second_time_by_hand():
     same_outputs(small, smaller, PICTURE, training=True)
     assert shapes(smaller)["conv1.weight"][0] == shapes(smaller)["conv3.weight"][0] == 4
     assert shapes(smaller)["fc.weight"] == (3, 5)
-    assert len(places(smaller)) == 2  # none beside another
+    assert len(gathers(smaller)) == 2  # none beside another
     kill(model.bn1, model.bn3, channels=[3])
     assert size(smaller) == size(fadeout.compact(model, PICTURE))  # as if at once
 
 
-def test_a_place_with_nothing_to_do_goes():
+def test_a_gather_with_nothing_to_do_goes():
     model = residual()
     kill(model.bn1, channels=[0])
     small = fadeout.compact(model, PICTURE)
     kill(named(small, "bn3"), channels=[0])  # now the sum loses it too
     smaller = fadeout.compact(small, PICTURE)
     same_outputs(small, smaller, PICTURE)
-    assert places(small)
-    assert not places(smaller)
+    assert gathers(small)
+    assert not gathers(smaller)
     assert shapes(smaller)["fc.weight"] == (3, 5)
 
 
@@ -70,8 +71,8 @@ def test_constants_stand_in():
     smaller = fadeout.compact(small, PICTURE)
     same_outputs(small, smaller, PICTURE)
     assert shapes(smaller)["conv3.weight"][0] == 4
-    (place,) = places(smaller)
-    assert place.constant.tolist() == [0, -1, 0, 0, 3, 0]
+    (gather,) = gathers(smaller)
+    assert gather.constant.tolist() == [0, -1, 0, 0, 3, 0]
 
 
 @pytest.mark.parametrize("couple", [True, False])
@@ -89,8 +90,8 @@ def test_channels_that_nobody_reads_any_more(couple):
     assert shapes(smaller)["fc.weight"] == (3, 5)
 
 
-def test_a_place_whose_input_is_not_followed():
-    model = nn.Sequential(nn.Flatten(0, 1), Place(torch.tensor([2, -1, 0]), torch.ones(3), width=3, axis=0))
+def test_a_gather_whose_input_is_not_followed():
+    model = nn.Sequential(nn.Flatten(0, 1), Gather(torch.tensor([2, -1, 0]), torch.ones(3), width=3, axis=0))
     model.append(nn.Unflatten(0, (1, 3))).append(nn.Linear(4, 2)).double()
     x = torch.randn(1, 3, 4).double()
     same_outputs(model, fadeout.compact(model, x), x)
@@ -107,7 +108,7 @@ class Twice(nn.Module):
         return self.inner(x) - self.inner(y)
 
 
-def test_a_place_that_is_used_twice_stays():
+def test_a_gather_that_is_used_twice_stays():
     model = residual()
     kill(model.bn1, channels=[0])
     small = fadeout.compact(model, PICTURE)
@@ -182,14 +183,14 @@ def test_both_ways_of_placing():
     prune(model, torch.Generator().manual_seed(0))
     small = fadeout.compact(model, PICTURE)
     assert not isinstance(small, fx.GraphModule)
-    assert places(small)
+    assert gathers(small)
 
 
 def test_structured_pruning_goes_on_with_a_compact_network():
     model = scatter(NETWORKS["usual resnet"]())
     prune(model, torch.Generator().manual_seed(0))
     small = fadeout.compact(model, PICTURE)
-    assert places(small)
+    assert gathers(small)
     bound = Channels(PICTURE).bind(small, [torch.optim.SGD(small.parameters(), lr=0.1)], lambda *_: True)
     marks = bound.select({name: p.detach().abs() for name, p in bound.parameters.items()}, 0.5)
     with torch.no_grad():
@@ -202,7 +203,7 @@ def test_structured_pruning_goes_on_with_a_compact_network():
     assert size(smaller) <= 0.5 * size(small)
 
 
-def test_a_norm_between_places_keeps_its_state():
+def test_a_norm_between_gathers_keeps_its_state():
     """Others need more of what it reads, and the sum has more than it gives."""
 
     def forward(m, x):

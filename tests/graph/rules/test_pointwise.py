@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import ALL, FEATURES, Net, check, conv, kill, places
+from support.helpers import ALL, FEATURES, Net, check, conv, gathers, kill
 from torch import Tensor, nn
 
 
@@ -138,7 +138,7 @@ def two_sides(function: Any = lambda m, x: m.c(m.a(x) + m.b(x))) -> Net:
 def test_the_sides_of_an_addition_keep_channels_of_their_own():
     small = check(two_sides(), {"a": [1, 2], "b": [0, 2], "c": (ALL, [0, 1, 2])})
     assert type(small) is Net  # the sides put their channels in place themselves
-    assert [place.index.tolist() for place in places(small)] == [
+    assert [gather.index.tolist() for gather in gathers(small)] == [
         [2, 0, 1],
         [0, 2, 1],
     ]  # 2: a channel of zeros
@@ -148,14 +148,14 @@ def test_a_constant_side_is_filled_in():
     model = two_sides(lambda m, x: m.c(F.softplus(m.a(x)) - m.b(x)))
     small = check(model, {"a": [1, 2], "b": [0, 2], "c": (ALL, [0, 1, 2])})
     log2 = torch.tensor(2.0).double().log()
-    assert len(places(small)) == 2
-    assert places(small)[0].constant.tolist() == [log2, 0, 0]
+    assert len(gathers(small)) == 2
+    assert gathers(small)[0].constant.tolist() == [log2, 0, 0]
     torch.testing.assert_close(small.c.bias, model.c.bias + log2 * model.c.weight[:, 3, 0, 0])
 
 
 def test_coupled_sides_keep_the_same_channels():
     small = check(two_sides(), {"a": [0, 1, 2], "b": [0, 1, 2], "c": (ALL, [0, 1, 2])}, couple=True)
-    assert not places(small)
+    assert not gathers(small)
 
 
 def test_a_coupled_norm_keeps_the_channels_of_its_input():
@@ -166,8 +166,8 @@ def test_a_coupled_norm_keeps_the_channels_of_its_input():
     model = Net(forward, a=conv(3, 4), norm=nn.BatchNorm2d(4), b=conv(4, 2), c=conv(4, 2))
     kill(model.norm, channels=[0])
     small = check(model, {"norm": [1, 2, 3], "b": (ALL, [1, 2, 3])})
-    assert len(places(small)) == 1
-    assert not places(check(model, {}, couple=True))
+    assert len(gathers(small)) == 1
+    assert not gathers(check(model, {}, couple=True))
 
 
 def test_zero_times_anything_is_zero():

@@ -1,88 +1,77 @@
-"""The rule for :class:`fadeout.graph.gather.Place`, so that a compact network can be compacted again."""
+"""The rule for :class:`fadeout.graph.gather.Gather`, so that a compact network can be compacted again."""
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.graph.gather import Place
-from fadeout.graph.rules.base import Link, Rule, source
-
-if TYPE_CHECKING:
-    from fadeout.compaction.cut import Surgery
-    from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.gather import Gather
+from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Network, Rule
+from fadeout.graph.rules.calls import source
+from fadeout.graph.rules.registry import handles
 
 
-class Placed(Rule):
+@handles(Gather)
+class Gathered(Rule):
     """An output is one of the inputs, or a constant.
 
-    Inputs that have become constant are not needed where they would not be needed without a ``Place``.
+    Inputs that have become constant are not needed where they would not be needed without a ``Gather``.
+    In its index, the number after the last input means none.
     """
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
-        module, index = self._parts(node, a)
-        known = torch.cat([self._known(node, a), torch.full((1,), math.nan).double()])[index]
-        missing = index == self._width(node, a)
-        a.follow(node, module.axis, torch.where(missing, module.constant.cpu().double(), known))
+    fills_in = True
+    is_identity = True
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def at(self, node: fx.Node, network: Network) -> Rule:
+        return self if len(network.sites(node)) == 1 else Rule()
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        a.follow(node, a.module(node).axis, self._values(node, a))
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         flow, before = a.flows.get(node), self._before(node, a)
         if flow is None or before is None:
             return super().needs(node, a)
-        _, index = self._parts(node, a)
         needed = torch.zeros(before.width + 1, dtype=torch.bool)
-        needed[index[flow.needed]] = True
-        stands_in = all(a.rules[user].takes_constants for user in node.users)
+        needed[self._index(node, a)[flow.needed]] = True
+        stands_in = all(a.rules[user].joins for user in node.users)
         a.grow(source(node), needed[:-1] & before.constant.isnan() if stands_in else needed[:-1])
-        return None
 
-    def cut(self, node: fx.Node, s: "Surgery") -> None:
-        outputs, inputs = s.kept(node), s.kept(source(node))
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        outputs, inputs = e.kept(node), e.kept(source(node))
         if outputs is None and inputs is None:
             return
-        module, index = self._parts(node, s.analysis)
-        width = self._width(node, s.analysis)
+        a, old = e.analysis, e.analysis.module(node)
+        index, width = self._index(node, a), self._width(node, a)
         inputs = torch.arange(width) if inputs is None else inputs
+        outputs = torch.arange(len(index)) if outputs is None else outputs
         position = torch.full((width + 1,), -1).index_copy_(0, inputs, torch.arange(len(inputs)))
-        standing_in = torch.cat([self._known(node, s.analysis).nan_to_num(0.0), torch.zeros(1).double()])[
-            index
-        ]
-        constant = torch.where(index == width, module.constant.cpu().double(), standing_in)
-        if outputs is not None:
-            index, constant = index[outputs], constant[outputs]
-        s.replace(node, self._place(position[index], constant, len(inputs), module))
+        index, constant = position[index][outputs], self._values(node, a).nan_to_num(0.0)[outputs]
+        if torch.equal(index, torch.arange(len(inputs))):
+            new = nn.Identity()
+        else:
+            new = Gather(index, constant.to(old.constant.dtype), width=len(inputs), axis=old.axis)
+        e.replace(node, new.to(old.constant.device).train(old.training))
 
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
-        _, index = self._parts(node, a)
-        there = (index < self._width(node, a)).numpy()
-        return [(source(node), index.numpy()[there], np.arange(len(index))[there])]
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        index = self._index(node, a).numpy()
+        there = index < self._width(node, a)
+        return [(source(node), index[there], np.arange(len(index))[there])]
 
-    def _place(self, index: Tensor, constant: Tensor, width: int, old: Any) -> nn.Module:
-        if torch.equal(index, torch.arange(width)):
-            return nn.Identity().train(old.training)
-        new = Place(index, constant.to(old.constant.dtype), width=width, axis=old.axis)
-        return new.to(old.constant.device).train(old.training)
+    def _index(self, node: fx.Node, a: Analysis) -> Tensor:
+        return a.module(node).index.cpu()
 
-    def _parts(self, node: fx.Node, a: "Analysis") -> tuple[Any, Tensor]:
-        """The module, and for each output the number of its input; that after the last where it has none."""
-        module: Any = a.network.module(node)
-        return module, module.index.cpu()
+    def _width(self, node: fx.Node, a: Analysis) -> int:
+        return a.shape(source(node))[a.module(node).axis]
 
-    def _width(self, node: fx.Node, a: "Analysis") -> int:
-        return a.shape(source(node))[a.network.module(node).axis]  # pyright: ignore
-
-    def _before(self, node: fx.Node, a: "Analysis") -> "Flow | None":
+    def _before(self, node: fx.Node, a: Analysis) -> Flow | None:
         flow = a.flows.get(source(node))
-        return flow if flow is not None and flow.axis == a.network.module(node).axis else None
+        return flow if flow is not None and flow.axis == a.module(node).axis else None
 
-    def _known(self, node: fx.Node, a: "Analysis") -> Tensor:
-        """The constants of the inputs."""
-        flow = self._before(node, a)
-        return torch.full((self._width(node, a),), math.nan).double() if flow is None else flow.constant
-
-
-def fills_in(node: fx.Node, a: "Analysis") -> bool:
-    """Whether a value can have any channels that its only reader wants, since it comes out of a ``Place``."""
-    return isinstance(a.rules[node], Placed) and len(node.users) == 1
+    def _values(self, node: fx.Node, a: Analysis) -> Tensor:
+        """The constants of the outputs; NaN where they vary."""
+        flow, width, index = self._before(node, a), self._width(node, a), self._index(node, a)
+        unknown = torch.full((width + 1,), math.nan).double()
+        known = unknown if flow is None else torch.cat([flow.constant, unknown[:1]])
+        return torch.where(index == width, a.module(node).constant.cpu().double(), known[index])

@@ -2,23 +2,22 @@
 
 import math
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
-from fadeout.graph.heads import Heads, projections
-from fadeout.graph.rules.base import Link, Rule, alike, argument, source
-
-if TYPE_CHECKING:
-    from fadeout.compaction.cut import Surgery
-    from fadeout.graph.analysis import Analysis, Network
+from fadeout.graph.heads import PARAMETERS, Heads, projections
+from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, alike
+from fadeout.graph.rules.calls import argument, source
+from fadeout.graph.rules.registry import handles
 
 
+@handles(calls=["scaled_dot_product_attention"])
 class Attention(Rule):
     """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go."""
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
+    def constants(self, node: fx.Node, a: Analysis) -> None:
         query, key, value = (a.flows.get(one) for one in inputs_of(node))
         heads = len(a.shape(node)) - 3
         if not (query and key and value) or any(f.axis != heads for f in (query, key, value)):
@@ -26,7 +25,7 @@ class Attention(Rule):
         if query.width == key.width == value.width == a.shape(node)[heads]:
             a.follow(node, heads, torch.where(value.constant == 0, 0.0, math.nan))
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         if node not in a.flows:
             return super().needs(node, a)
         for one in inputs_of(node):
@@ -34,12 +33,12 @@ class Attention(Rule):
         mask = argument(node, 3, "attn_mask")
         if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
             a.need_all(node)
-        return None
 
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(one, node, a) for one in inputs_of(node)]
 
 
+@handles(nn.MultiheadAttention, Heads)
 class HeadedAttention(Rule):
     """A head goes if its values are zero, or if its columns of the last projection are.
 
@@ -52,8 +51,16 @@ class HeadedAttention(Rule):
     and inside ``nn.TransformerEncoderLayer`` and its like, which the tracing does not look into.
     """
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
-        module: Any = a.network.module(node)
+    parameters = ("weight", "bias", *PARAMETERS)
+
+    def at(self, node: fx.Node, network: Network) -> Rule:
+        return Rule() if output_of(node, network) is None else self
+
+    def of_item(self, node: fx.Node) -> Rule:
+        return AttentionOutput() if node.args[1] == 0 else Leaf()  # else weights that nobody uses
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        module = a.module(node)
         reads, value = _reads(node, a)[2], a.flows.get(inputs_of(node)[2])
         inputs = torch.ones(reads.shape[1]).bool() if value is None else value.constant != 0
         speaks = (reads & inputs).any(1)
@@ -63,7 +70,7 @@ class HeadedAttention(Rule):
                 speaks = speaks | bias.detach().cpu().flatten()[-width:].view(len(speaks), -1).any(1)
         a.follow(node, 0, torch.where(speaks, math.nan, 0.0))
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         inputs, heads = inputs_of(node), a.flows[node].needed
         for one in node.all_input_nodes:
             if one not in inputs:
@@ -77,54 +84,68 @@ class HeadedAttention(Rule):
                 a.need_all(one)
             else:
                 a.grow(one, (reads & heads[:, None]).any(0) & (flow.constant != 0))
-        if a.network.module(node).in_proj_weight is not None:  # one matrix: all three lose the same columns
+        if a.module(node).in_proj_weight is not None:  # one matrix: all three lose the same columns
             a.tie(inputs[0], inputs[1])
             a.tie(inputs[1], inputs[2])
 
-    def cut(self, node: fx.Node, s: "Surgery") -> None:
-        output = output_of(node, s.analysis.network)
-        outputs, heads = None if output is None else s.kept(output), s.kept(node)
-        columns = [s.kept(one) for one in inputs_of(node)]
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        output = output_of(node, e.analysis.network)
+        outputs, heads = None if output is None else e.kept(output), e.kept(node)
+        columns = [e.kept(one) for one in inputs_of(node)]
         if heads is None and outputs is None and all(kept is None for kept in columns):
             return
-        module = s.module(node)
+        module = e.module(node)
         width, size = module.out_proj.in_features, module.head_dim
         heads = torch.arange(width // size) if heads is None else heads
         rows = (heads[:, None] * size + torch.arange(size)).view(-1)
         three = torch.cat([rows, rows + width, rows + 2 * width])
-        s.slice(node, "in_proj_weight", _grid(three, columns[0]))
+        e.slice(node, "in_proj_weight", _grid(three, columns[0]))
         for letter, kept in zip("qkv", columns, strict=True):
-            s.slice(node, f"{letter}_proj_weight", _grid(rows, kept))
-        s.slice(node, "in_proj_bias", (three,))
-        s.slice(node, "bias_k", (..., rows))
-        s.slice(node, "bias_v", (..., rows))
+            e.slice(node, f"{letter}_proj_weight", _grid(rows, kept))
+        e.slice(node, "in_proj_bias", (three,))
+        e.slice(node, "bias_k", (..., rows))
+        e.slice(node, "bias_v", (..., rows))
         outputs = torch.arange(module.out_proj.out_features) if outputs is None else outputs
-        s.slice(node, "out_proj.weight", _grid(outputs, rows))
-        s.slice(node, "out_proj.bias", (outputs,))
-        s.replace(node, Heads(module))
+        e.slice(node, "out_proj.weight", _grid(outputs, rows))
+        e.slice(node, "out_proj.bias", (outputs,))
+        e.replace(node, Heads(module))
+
+    def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
+        """Those of the projections: their inputs and outputs may go; heads are no candidates."""
+        module, output = a.module(node), output_of(node, a.network)
+        width, terms = module.out_proj.in_features, []
+        ends = [(one, width) for one in inputs_of(node)] + ([] if output is None else [(output, width)])
+        if of == "parameters" and output is not None and module.out_proj.bias is not None:
+            ends.append((output, 1))
+        for end, factor in ends:
+            shape, flow = a.shape(end), a.flows.get(end)
+            if flow is not None and flow.axis == len(shape) - 1:
+                positions = shape[-2] if len(shape) < 3 or module.batch_first else shape[0]
+                terms.append(Term(factor * (positions if of == "operations" else 1), (end,)))
+        return terms
 
 
 class AttentionOutput(Rule):
     """What comes out of the last projection: ``attention(...)[0]``."""
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
+    def constants(self, node: fx.Node, a: Analysis) -> None:
         lives = (self._reads(node, a) & (a.flows[source(node)].constant != 0)).any(1)
-        bias: Any = a.network.module(source(node)).out_proj.bias  # pyright: ignore
+        bias = a.module(source(node)).out_proj.bias
         constant = torch.zeros(len(lives)) if bias is None else bias.detach().cpu()
         a.follow(node, len(a.shape(node)) - 1, torch.where(lives, math.nan, constant.double()))
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         flow, reads = a.flows.get(node), self._reads(node, a)
         needed = reads.any(0) if flow is None else (reads & flow.needed[:, None]).any(0)
         a.grow(source(node), needed & (a.flows[source(node)].constant != 0))
 
-    def _reads(self, node: fx.Node, a: "Analysis") -> Tensor:
+    def _reads(self, node: fx.Node, a: Analysis) -> Tensor:
         """Which output reads which head."""
-        module: Any = a.network.module(source(node))
+        module = a.module(source(node))
         return a.once((node, "reads"), lambda: _by_heads(module.out_proj.weight.T, module, a).T)
 
 
-def output_of(node: fx.Node, network: "Network") -> fx.Node | None:
+def output_of(node: fx.Node, network: Network) -> fx.Node | None:
     """The output of an attention; None where the module must stay as it is."""
     module = network.module(node)
     if len(network.sites(node)) > 1 or module._forward_hooks or module._forward_pre_hooks:
@@ -139,16 +160,16 @@ def output_of(node: fx.Node, network: "Network") -> fx.Node | None:
 
 def inputs_of(node: fx.Node) -> list[fx.Node]:
     """Query, key and value."""
-    return [argument(node, place, name) for place, name in enumerate(("query", "key", "value"))]
+    return [argument(node, position, name) for position, name in enumerate(("query", "key", "value"))]
 
 
-def _reads(node: fx.Node, a: "Analysis") -> list[Tensor]:
+def _reads(node: fx.Node, a: Analysis) -> list[Tensor]:
     """For queries, keys and values, which head reads which input."""
-    module: Any = a.network.module(node)
+    module = a.module(node)
     return a.once((node, "reads"), lambda: [_by_heads(one, module, a) for one in projections(module)])
 
 
-def _by_heads(weight: Tensor, module: Any, a: "Analysis") -> Tensor:
+def _by_heads(weight: Tensor, module: Any, a: Analysis) -> Tensor:
     """Of a matrix with a row for each dimension of each head, where a head has anything but zeros."""
     there = weight.detach().cpu() != 0 if a.dead is None else torch.ones(weight.shape, dtype=torch.bool)
     return there.unflatten(0, (-1, module.head_dim)).any(1)

@@ -1,18 +1,17 @@
-"""Rules for layers with weights: linear layers, convolutions, embeddings, norms."""
+"""Rules for layers with weights: linear layers, convolutions, embeddings."""
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
+from torch.nn.modules.conv import _ConvNd
 
-from fadeout.graph.rules.base import Link, Linked, Rule, source
-
-if TYPE_CHECKING:
-    from fadeout.compaction.cut import Surgery
-    from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.rules.base import Analysis, Editor, Link, Of, Rule, Term
+from fadeout.graph.rules.calls import source
+from fadeout.graph.rules.registry import handles, versions
 
 
 class Weighted(Rule, ABC):
@@ -22,7 +21,7 @@ class Weighted(Rule, ABC):
     bias exactly.
     """
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
+    def constants(self, node: fx.Node, a: Analysis) -> None:
         values, foldable = self._inputs(node, a)
         lives = self._reach(node, a, ~foldable, forwards=True)
         constant = torch.zeros(len(lives), dtype=torch.float64)
@@ -31,54 +30,72 @@ class Weighted(Rule, ABC):
         if a.dead is not None and str(node.target) in a.dead:
             gone = a.dead[str(node.target)]
             lives, constant = lives & ~gone, constant.masked_fill(gone, 0.0)
-        axis = self.axis(a.network.module(node), a.shape(node))
-        a.follow(node, axis, torch.where(lives, math.nan, constant))
+        a.follow(node, self.axis(a.module(node), a.shape(node)), torch.where(lives, math.nan, constant))
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        before = source(node)
-        for site in a.network.sites(node):  # a module that is used twice has one set of channels
-            a.tie(site, node)
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        before, flow = source(node), a.flows.get(node)
+        a.tie_sites(node)
+        for site in a.network.sites(node):
             a.tie(source(site), before)
-        flow = a.flows.get(node)
         if flow is None:
             a.need_all(before)
         elif before in a.flows:
             _, foldable = self._inputs(node, a)
             a.grow(before, self._reach(node, a, flow.needed, forwards=False) & ~foldable)
             self._equalize(node, a)
-        elif self.groups(a.network.module(node)) > 1:
+        elif self.groups(a.module(node)) > 1:
             a.need_all(node)  # the inputs all stay, and each group must keep as many outputs as the others
 
-    def cut(self, node: fx.Node, s: "Surgery") -> None:
-        module = s.module(node)
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        module = e.module(node)
         groups, shape = self.groups(module), self.parts(module).shape
         per_output, per_input = shape[0] // groups, shape[1]
-        outputs, inputs = s.kept(node), s.kept(source(node))
+        outputs, inputs = e.kept(node), e.kept(source(node))
         if outputs is None and inputs is None:
             return
         if inputs is not None:
-            self._fold_into_bias(node, s, inputs)
+            self._fold_into_bias(node, e, inputs)
         outputs = torch.arange(shape[0]) if outputs is None else outputs
         inputs = torch.arange(per_input * groups) if inputs is None else inputs
         left = (outputs // per_output).unique()  # the groups that stay
         # For every output the inputs of its group, counted inside the group; for every input the outputs.
         ins = torch.stack([inputs[inputs // per_input == group] % per_input for group in left])
         outs = torch.stack([outputs[outputs // per_output == group] % per_output for group in left])
-        self.slice_weight(
-            node,
-            s,
-            (outputs[:, None], ins[torch.searchsorted(left, outputs // per_output)]),
-            (inputs[:, None], outs[torch.searchsorted(left, inputs // per_input)]),
-        )
-        s.slice(node, "bias", (outputs,))
+        by_output = outputs[:, None], ins[torch.searchsorted(left, outputs // per_output)]
+        by_input = inputs[:, None], outs[torch.searchsorted(left, inputs // per_input)]
+        by_filters = bool(self.filters(module))  # else stored by its inputs
+        e.slice(node, "weight", by_output if by_filters else by_input)
+        e.slice(node, "bias", (outputs,))
         self.resize(module, len(inputs), len(outputs), len(left))
 
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         """Only channels that are filtered each for itself belong to those that come out."""
-        shape = self.parts(a.network.module(node)).shape
-        groups = self.groups(a.network.module(node))
-        numbers = np.arange(shape[0])
-        return [(source(node), numbers // (shape[0] // groups), numbers)] if shape[1] == 1 else []
+        module = a.module(node)
+        outputs, inputs, _ = self.parts(module).shape
+        numbers = np.arange(outputs)
+        return [(source(node), numbers // (outputs // self.groups(module)), numbers)] if inputs == 1 else []
+
+    def filters(self, module: Any) -> tuple[str, ...]:
+        return ("weight",) if module.bias is None else ("weight", "bias")
+
+    def per_channel(self, module: Any) -> int:
+        return int(module.bias is not None)
+
+    def gains_bias(self, module: Any) -> bool:
+        return module.bias is None
+
+    def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
+        module, grouped = a.module(node), self.is_grouped(a.module(node))
+        _, inputs, size = self.parts(module).shape
+        both = source(node) in a.flows and (grouped or self.groups(module) == 1)
+        each = size if both else inputs * size
+        if of == "operations":
+            shape = a.shape(node if self.filters(module) else source(node))  # a weight is used so often
+            axis = self.axis(module, shape)
+            each *= shape.numel() // shape[axis] // (shape[0] if axis else 1)
+        nodes = (node, source(node)) if both else (node,)
+        groups = self.groups(module) if both and grouped else 1
+        return [Term(each, nodes, groups), *super().terms(node, a, of)]
 
     # What the kinds of layers differ in
 
@@ -99,20 +116,14 @@ class Weighted(Rule, ABC):
 
     def parts(self, module: Any) -> Tensor:
         """The weights as (outputs, inputs of a group, kernel)."""
-        return (
-            module.weight.detach().flatten(2)
-            if module.weight.dim() > 2
-            else module.weight.detach()[..., None]
-        )
-
-    def slice_weight(self, node: fx.Node, s: "Surgery", by_output: tuple, by_input: tuple) -> None:
-        s.slice(node, "weight", by_output)
+        weight = module.weight.detach()
+        return weight.flatten(2) if weight.dim() > 2 else weight[..., None]
 
     # What they share
 
-    def _inputs(self, node: fx.Node, a: "Analysis") -> tuple[Tensor, Tensor]:
+    def _inputs(self, node: fx.Node, a: Analysis) -> tuple[Tensor, Tensor]:
         """The constants of the inputs, and which of them the layer can do without."""
-        module, before = a.network.module(node), source(node)
+        module, before = a.module(node), source(node)
         flow = a.flows.get(before)
         if flow is None or flow.axis != self.axis(module, a.shape(before)):
             a.flows.pop(before, None)
@@ -122,9 +133,9 @@ class Weighted(Rule, ABC):
             return flow.constant, flow.constant == 0
         return flow.constant, ~flow.constant.isnan()
 
-    def _reach(self, node: fx.Node, a: "Analysis", marked: Tensor, *, forwards: bool) -> Tensor:
+    def _reach(self, node: fx.Node, a: Analysis, marked: Tensor, *, forwards: bool) -> Tensor:
         """Which outputs the marked inputs reach; backwards, which inputs the marked outputs."""
-        module = a.network.module(node)
+        module = a.module(node)
         groups = self.groups(module)
         if a.dead is not None:  # all weights count: a group is reached as a whole
             shape = self.parts(module).shape
@@ -136,24 +147,23 @@ class Weighted(Rule, ABC):
             return (alive & marked.view(groups, 1, -1)).any(2).view(-1)
         return (alive & marked.view(groups, -1, 1)).any(1).view(-1)
 
-    def _fold(self, node: fx.Node, a: "Analysis", values: Tensor) -> Tensor:
+    def _fold(self, node: fx.Node, a: Analysis, values: Tensor) -> Tensor:
         """What the layer gives for constant inputs."""
-        module: Any = a.network.module(node)
+        module = a.module(node)
         groups, weight = self.groups(module), self.parts(module)
         summed = a.once((node, "summed"), lambda: weight.double().sum(-1).cpu())
         out = (summed.view(groups, -1, summed.shape[1]) @ values.view(groups, -1, 1)).view(-1)
         return out if module.bias is None else out + module.bias.detach().double().cpu()
 
-    def _fold_into_bias(self, node: fx.Node, s: "Surgery", inputs: Tensor) -> None:
-        flow = s.analysis.flows[source(node)]
-        values = flow.constant.nan_to_num(0.0)
+    def _fold_into_bias(self, node: fx.Node, e: Editor, inputs: Tensor) -> None:
+        values = e.analysis.flows[source(node)].constant.nan_to_num(0.0)
         values[inputs] = 0
-        if bool(values.any()) and len(s.analysis.network.sites(node)) == 1:
-            s.set_bias(node, self._fold(node, s.analysis, values))
+        if bool(values.any()) and len(e.analysis.network.sites(node)) == 1:
+            e.set_bias(node, self._fold(node, e.analysis, values))
 
-    def _equalize(self, node: fx.Node, a: "Analysis") -> None:
+    def _equalize(self, node: fx.Node, a: Analysis) -> None:
         """All groups that stay keep as many inputs and as many outputs as the others."""
-        groups = self.groups(a.network.module(node))
+        groups = self.groups(a.module(node))
         if groups == 1:
             return
         before, after = a.flows[source(node)].needed.view(groups, -1), a.flows[node].needed.view(groups, -1)
@@ -166,6 +176,7 @@ class Weighted(Rule, ABC):
             a.grow(one, (filled & left[:, None]).view(-1))
 
 
+@handles(nn.Linear)
 class Linear(Weighted):
     def axis(self, module: Any, shape: torch.Size) -> int:
         return len(shape) - 1
@@ -176,7 +187,12 @@ class Linear(Weighted):
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
         module.in_features, module.out_features = inputs, outputs
 
+    def operations(self, module: Any, given: Any, output: Any) -> tuple[int, int]:
+        count = output.numel() * (module.in_features + 1)
+        return count, count
 
+
+@handles(*versions("Conv"), _ConvNd)
 class Convolution(Weighted):
     """With zero padding, a constant other than zero looks different at the border: it is not folded."""
 
@@ -191,130 +207,52 @@ class Convolution(Weighted):
     def groups(self, module: Any) -> int:
         return module.groups
 
+    def is_grouped(self, module: Any) -> bool:
+        return module.groups not in (1, module.in_channels)
+
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
         module.in_channels, module.out_channels, module.groups = inputs, outputs, groups
 
+    def operations(self, module: Any, given: Any, output: Any) -> tuple[int, int]:
+        weights = module.weight.numel()  # f_in / groups * f_out * k^2
+        by_input, by_output = given.numel() // module.in_channels, output.numel() // module.out_channels
+        return weights * by_input, weights * by_output
 
+
+@handles(*versions("ConvTranspose"))
 class TransposedConvolution(Convolution):
     """Stored as (inputs, outputs of a group, kernel); constants other than zero make patterns."""
 
     def folds(self, module: Any) -> bool:
         return False
 
+    def filters(self, module: Any) -> tuple[str, ...]:
+        return ()
+
     def parts(self, module: Any) -> Tensor:
         weight, groups = module.weight.detach().flatten(2), module.groups
         grouped = weight.view(groups, -1, *weight.shape[1:])
         return grouped.transpose(1, 2).reshape(-1, weight.shape[0] // groups, weight.shape[2])
 
-    def slice_weight(self, node: fx.Node, s: "Surgery", by_output: tuple, by_input: tuple) -> None:
-        s.slice(node, "weight", by_input)
 
-
+@handles(nn.Embedding)
 class Embedding(Rule):
     """A table: columns that are zero throughout are constant."""
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
-        table: Any = a.network.module(node).weight
-        used = (
-            torch.ones(table.shape[1], dtype=torch.bool)
-            if a.dead is not None
-            else table.detach().cpu().any(0)
-        )
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        table = a.module(node).weight
+        everything = torch.ones(table.shape[1], dtype=torch.bool)
+        used = table.detach().cpu().any(0) if a.dead is None else everything
         a.follow(node, len(a.shape(node)) - 1, torch.where(used, math.nan, 0.0))
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        for site in a.network.sites(node):
-            a.tie(site, node)
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        a.tie_sites(node)
 
-    def cut(self, node: fx.Node, s: "Surgery") -> None:
-        kept = s.kept(node)
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        kept = e.kept(node)
         if kept is not None:
-            s.slice(node, "weight", (slice(None), kept))
-            s.module(node).embedding_dim = len(kept)
+            e.slice(node, "weight", (slice(None), kept))
+            e.module(node).embedding_dim = len(kept)
 
-
-class BatchNorm(Linked):
-    """Each channel for itself: with scale zero it is its shift."""
-
-    keeps_alike = False  # others may need more of the input
-
-    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
-        return 1 if flow.axis == 1 else None
-
-    def values(self, node: fx.Node, flow: "Flow", a: "Analysis") -> Tensor:
-        module: Any = a.network.module(node)
-        constant = torch.full_like(flow.constant, math.nan)
-        if a.dead is not None:
-            gone = a.dead.get(str(node.target))
-            return constant if gone is None else constant.masked_fill(gone, 0.0)
-        weight, bias = (
-            None if p is None else p.detach().double().cpu() for p in (module.weight, module.bias)
-        )
-        if a.for_inference and getattr(module, "running_var", None) is not None:
-            mean, variance = module.running_mean.double().cpu(), module.running_var.double().cpu()
-            constant = (flow.constant - mean) * (variance + module.eps).rsqrt()
-            constant = constant if weight is None else constant * weight + bias
-        if weight is not None:
-            constant = torch.where(weight == 0, torch.zeros_like(weight) if bias is None else bias, constant)
-        return constant
-
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        if node not in a.flows:
-            return super().needs(node, a)
-        for site in a.network.sites(node):
-            a.tie(site, node)
-        if a.couple or source(node) not in a.flows:
-            a.tie(source(node), node)
-        else:
-            a.grow(source(node), a.flows[node].needed)
-        return None
-
-    def cut(self, node: fx.Node, s: "Surgery") -> None:
-        if node in s.analysis.flows:  # others may need more of the same input
-            for site in s.analysis.network.sites(node):
-                s.place(source(site), site)
-        kept = s.kept(node)
-        if kept is not None:
-            for name in ("weight", "bias", "running_mean", "running_var"):
-                s.slice(node, name, (kept,))
-            self.resize(s.module(node), len(kept))
-
-    def resize(self, module: Any, channels: int) -> None:
-        module.num_features = channels
-
-
-class GroupNorm(BatchNorm):
-    """Only whole groups go: every channel is scaled by all the others of its group."""
-
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        super().needs(node, a)
-        if node in a.flows:
-            needed = a.flows[node].needed.view(a.network.module(node).num_groups, -1)  # pyright: ignore
-            a.grow(node, needed.any(1).repeat_interleave(needed.shape[1]))
-
-    def resize(self, module: Any, channels: int) -> None:
-        size = module.num_channels // module.num_groups
-        module.num_channels, module.num_groups = channels, channels // size
-
-
-class LayerNorm(Linked):
-    """Every channel is scaled by all the others: none goes, but those with scale zero are constant."""
-
-    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
-        module: Any = a.network.module(node)
-        return (
-            flow.axis if flow.axis == len(a.shape(node)) - 1 and len(module.normalized_shape) == 1 else None
-        )
-
-    def values(self, node: fx.Node, flow: "Flow", a: "Analysis") -> Tensor:
-        module: Any = a.network.module(node)
-        constant = torch.full_like(flow.constant, math.nan)
-        if module.weight is None or a.dead is not None:
-            return constant
-        bias = getattr(module, "bias", None)  # RMSNorm has none
-        shift = torch.zeros(flow.width) if bias is None else bias.detach().cpu()
-        return torch.where(module.weight.detach().cpu() == 0, shift.double(), constant)
-
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        a.need_all(source(node))
-        a.need_all(node)
+    def per_channel(self, module: Any) -> int:
+        return module.num_embeddings

@@ -3,27 +3,15 @@
 import math
 from abc import ABC, abstractmethod
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.graph.rules.base import (
-    Link,
-    Linked,
-    Rule,
-    alike,
-    argument,
-    call_with,
-    module_of,
-    name_of,
-    source,
-)
-
-if TYPE_CHECKING:
-    from fadeout.compaction.cut import Surgery
-    from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.rules.base import Analysis, Editor, Flow, Leaf, Link, Linked, Network, Rule, alike
+from fadeout.graph.rules.calls import argument, call_with, name_of, source
+from fadeout.graph.rules.registry import handles, versions
 
 
 class Regrouped(Rule, ABC):
@@ -34,70 +22,71 @@ class Regrouped(Rule, ABC):
     """
 
     @abstractmethod
-    def factor(self, node: fx.Node, flow: "Flow", a: "Analysis") -> tuple[int, int, int] | None:
+    def factor(self, node: fx.Node, flow: Flow, a: Analysis) -> tuple[int, int, int] | None:
         """The output's axis, how many outputs an input becomes, how many inputs an output comes from."""
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
-        flow = a.flows.get(source(node))
-        found = None if flow is None or node not in a.network.shapes else self.factor(node, flow, a)
-        if flow is None or found is None:
-            return
-        axis, spread, gathered = found
-        values = flow.constant.repeat_interleave(spread).view(-1, gathered)
-        a.follow(node, axis, torch.where((values == values[:, :1]).all(1), values[:, 0], math.nan))
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        found = self._found(node, a)
+        if found is not None:
+            flow, axis, spread, gathered = found
+            values = flow.constant.repeat_interleave(spread).view(-1, gathered)
+            a.follow(node, axis, torch.where((values == values[:, :1]).all(1), values[:, 0], math.nan))
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        before, after = a.flows.get(source(node)), a.flows.get(node)
-        found = None if before is None or after is None else self.factor(node, before, a)
-        if before is None or after is None or found is None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        found, after = self._found(node, a), a.flows.get(node)
+        if found is None or after is None:
             return super().needs(node, a)
-        _, spread, gathered = found
+        before, _, spread, gathered = found
         a.grow(node, before.needed.repeat_interleave(spread).view(-1, gathered).any(1))
         a.grow(source(node), after.needed.repeat_interleave(gathered).view(-1, spread).any(1))
-        return None
 
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
-        flow = a.flows.get(source(node))
-        found = None if flow is None else self.factor(node, flow, a)
-        if flow is None or found is None:
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        found = self._found(node, a)
+        if found is None:
             return []
-        _, spread, gathered = found
+        flow, _, spread, gathered = found
         numbers = np.arange(flow.width * spread)
         return [(source(node), numbers // spread, numbers // gathered)]
 
+    def _found(self, node: fx.Node, a: Analysis) -> tuple[Flow, int, int, int] | None:
+        """The flow of the input, and the factor."""
+        flow = a.flows.get(source(node))
+        found = None if flow is None or node not in a.network.shapes else self.factor(node, flow, a)
+        return None if flow is None or found is None else (flow, *found)
 
+
+@handles(*versions("PixelShuffle", "PixelUnshuffle"), calls=["pixel_shuffle", "pixel_unshuffle"])
 class Shuffled(Regrouped):
     """Pixel shuffle and its inverse."""
 
-    def factor(self, node: fx.Node, flow: "Flow", a: "Analysis") -> tuple[int, int, int] | None:
+    def factor(self, node: fx.Node, flow: Flow, a: Analysis) -> tuple[int, int, int] | None:
         after = a.shape(node)[flow.axis]
         if flow.axis != len(a.shape(node)) - 3:
             return None
         return flow.axis, max(after // flow.width, 1), max(flow.width // after, 1)
 
 
+@handles(nn.Flatten, nn.Unflatten, calls=["flatten", "reshape", "view", "unflatten"])
 class Reshaped(Regrouped):
     """``reshape``, ``view``, ``flatten``, ``unflatten`` where they leave the order of channels."""
 
-    def factor(self, node: fx.Node, flow: "Flow", a: "Analysis") -> tuple[int, int, int] | None:
+    def factor(self, node: fx.Node, flow: Flow, a: Analysis) -> tuple[int, int, int] | None:
         old, new = a.shape(source(node)), a.shape(node)
         ahead, behind = math.prod(old[: flow.axis]), math.prod(old[flow.axis + 1 :])
         for axis, size in enumerate(new):
             if math.prod(new[:axis]) != ahead or size == 1 != flow.width:
                 continue
             after = math.prod(new[axis + 1 :])
-            if size % flow.width == 0 and size * after == flow.width * behind:
-                found = axis, size // flow.width, 1
-            elif flow.width % size == 0 and size * after == flow.width * behind:
-                found = axis, 1, flow.width // size
-            else:
+            divides = size % flow.width == 0 or flow.width % size == 0
+            if not divides or size * after != flow.width * behind:
                 continue
+            found = axis, max(size // flow.width, 1), max(flow.width // size, 1)
             number = self.size(node, axis, a)
             cannot_change = a.keep_forward or not self._sizes(node, a)
             return None if isinstance(number, int) and cannot_change else found
         return None
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         for one in node.all_input_nodes[1:]:
             if one in a.network.shapes:  # not a size but a value
                 a.need_all(one)
@@ -106,26 +95,25 @@ class Reshaped(Regrouped):
             a.need_all(node)
         super().needs(node, a)
 
-    def cut(self, node: fx.Node, s: "Surgery") -> None:
-        kept, flow = s.kept(node), s.analysis.flows.get(node)
-        if kept is None or flow is None:
-            return
-        if isinstance(self.size(node, flow.axis, s.analysis), int):
-            sizes = self._sizes(node, s.analysis)
-            sizes[flow.axis] = len(kept)
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        kept, a = e.kept(node), e.analysis
+        if kept is not None and isinstance(self.size(node, a.flows[node].axis, a), int):
+            sizes = self._sizes(node, a)
+            sizes[a.flows[node].axis] = len(kept)
             whole = isinstance(argument(node, 1, "shape"), list | tuple)
-            s.arguments(node, (node.args[0], tuple(sizes)) if whole else (node.args[0], *sizes))
+            args = (node.args[0], tuple(sizes)) if whole else (node.args[0], *sizes)
+            e.call(node, node.target, args)
 
-    def size(self, node: fx.Node, axis: int, a: "Analysis") -> int | fx.Node | None:
+    def size(self, node: fx.Node, axis: int, a: Analysis) -> int | fx.Node | None:
         """What the call gives as the size of this dimension; None where it leaves that open."""
-        sizes, place = self._sizes(node, a), axis
+        sizes, position = self._sizes(node, a), axis
         if not sizes:
             dim, sizes = self._unflattened(node, a)
-            place = axis - dim
-        number = sizes[place] if 0 <= place < len(sizes) else None
+            position = axis - dim
+        number = sizes[position] if 0 <= position < len(sizes) else None
         return None if isinstance(number, int) and number == -1 else number
 
-    def _sizes(self, node: fx.Node, a: "Analysis") -> list[Any]:
+    def _sizes(self, node: fx.Node, a: Analysis) -> list[Any]:
         """The sizes that are given to ``reshape`` or ``view``; a shape of another value stands for all."""
         if name_of(node) not in ("reshape", "view"):
             return []
@@ -133,9 +121,9 @@ class Reshaped(Regrouped):
         sizes = list(first) if isinstance(first, list | tuple) else list(node.args[1:])
         return sizes * len(a.shape(node)) if len(sizes) == 1 else sizes
 
-    def _unflattened(self, node: fx.Node, a: "Analysis") -> tuple[int, list[Any]]:
+    def _unflattened(self, node: fx.Node, a: Analysis) -> tuple[int, list[Any]]:
         """The dimension that ``unflatten`` divides, and the sizes of its parts."""
-        module = module_of(node, a.network)
+        module = a.module(node)
         if isinstance(module, nn.Unflatten):
             dim, sizes = module.dim, module.unflattened_size
         else:
@@ -144,18 +132,18 @@ class Reshaped(Regrouped):
         return (dim % len(a.shape(source(node))), list(sizes)) if unflattens else (0, [])
 
 
+@handles(calls=["cat", "concat", "concatenate"])
 class Concatenated(Rule):
     """Channels one after the other."""
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
+    def constants(self, node: fx.Node, a: Analysis) -> None:
         parts, dim = self._parts(node), argument(node, 1, "dim", 0)
-        flows = [a.flows.get(part) for part in parts]
-        known = [flow for flow in flows if flow is not None]
+        known = [a.flows[part] for part in parts if part in a.flows]
         dim = dim % len(a.shape(node)) if isinstance(dim, int) else None
         if known and all(flow.axis == dim for flow in known):
             a.follow(node, dim, torch.cat([self._values(part, dim, a) for part in parts]))  # pyright: ignore
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         flow = a.flows.get(node)
         if flow is None:
             return super().needs(node, a)
@@ -163,14 +151,11 @@ class Concatenated(Rule):
         sizes = [a.shape(part)[flow.axis] for part in parts]
         for part, needed in zip(parts, flow.needed.split(sizes), strict=True):
             a.grow(part, needed)
-        stays = [
-            a.flows[p].needed if p in a.flows else torch.ones(n).bool()
-            for p, n in zip(parts, sizes, strict=True)
-        ]
+        whole = [torch.ones(size, dtype=torch.bool) for size in sizes]
+        stays = [a.flows[p].needed if p in a.flows else all_ for p, all_ in zip(parts, whole, strict=True)]
         a.grow(node, torch.cat(stays))
-        return None
 
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         found, first = [], 0
         for part in self._parts(node):
             numbers = np.arange(a.shape(part)[a.flows[node].axis])
@@ -181,27 +166,28 @@ class Concatenated(Rule):
     def _parts(self, node: fx.Node) -> list[fx.Node]:
         return list(argument(node, 0, "tensors"))
 
-    def _values(self, part: fx.Node, dim: int, a: "Analysis") -> Tensor:
+    def _values(self, part: fx.Node, dim: int, a: Analysis) -> Tensor:
         if part in a.flows:
             return a.flows[part].constant
         return torch.full((a.shape(part)[dim],), math.nan, dtype=torch.float64)
 
 
+@handles(calls=["chunk", "split"])
 class Split(Rule):
-    """``chunk`` and ``split`` of the channels; their pieces are :class:`Piece`."""
+    """``chunk`` and ``split`` of the channels; their pieces are an :class:`Item` each."""
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         if self.pieces(node, a) is None:
             super().needs(node, a)
 
-    def cut(self, node: fx.Node, s: "Surgery") -> None:
-        pieces, before = self.pieces(node, s.analysis), s.kept(source(node))
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        pieces, before = self.pieces(node, e.analysis), e.kept(source(node))
         if pieces is not None and before is not None:
-            needed = s.analysis.flows[source(node)].needed
-            sizes = [int(needed[piece].sum()) for piece in pieces]
-            s.call(node, torch.split, (source(node), sizes, s.analysis.flows[source(node)].axis))
+            flow = e.analysis.flows[source(node)]
+            sizes = [int(flow.needed[piece].sum()) for piece in pieces]
+            e.call(node, torch.split, (source(node), sizes, flow.axis))
 
-    def pieces(self, node: fx.Node, a: "Analysis") -> list[Tensor] | None:
+    def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
         """The channels of each piece; None where something else is split."""
         flow, dim = a.flows.get(source(node)), argument(node, 2, "dim", 0)
         plain = all(user.target is getitem for user in node.users)
@@ -213,12 +199,16 @@ class Split(Rule):
         return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
 
 
+@handles(calls=["getitem"])
 class Item(Linked):
     """``x[...]``: a piece of a split, a size, or a part of a tensor that leaves its channels whole."""
 
     keeps_alike = False
 
-    def constants(self, node: fx.Node, a: "Analysis") -> None:
+    def at(self, node: fx.Node, network: Network) -> Rule:
+        return network.rules[source(node)].of_item(node) or self
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
         piece = self._piece(node, a)
         if piece is None:
             super().constants(node, a)
@@ -226,7 +216,7 @@ class Item(Linked):
             flow = a.flows[source(source(node))]
             a.follow(node, flow.axis, flow.constant[piece])
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         piece = self._piece(node, a)
         if piece is None:
             return super().needs(node, a) if source(node) in a.network.shapes else None
@@ -235,15 +225,14 @@ class Item(Linked):
         needed = torch.zeros_like(a.flows[whole].needed)
         needed[piece] = a.flows[node].needed
         a.grow(whole, needed)
-        return None
 
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         piece = self._piece(node, a)
         if piece is None:
             return super().links(node, a)
         return [(source(source(node)), piece.numpy(), np.arange(len(piece)))]
 
-    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
         if not all(one is None or one is ... or isinstance(one, int | slice) for one in index):
             return None
@@ -257,7 +246,7 @@ class Item(Linked):
                 return axis
         return None
 
-    def _piece(self, node: fx.Node, a: "Analysis") -> Tensor | None:
+    def _piece(self, node: fx.Node, a: Analysis) -> Tensor | None:
         rule = a.rules[source(node)]
         pieces = rule.pieces(source(node), a) if isinstance(rule, Split) else None
         return None if pieces is None else pieces[node.args[1]]  # pyright: ignore
@@ -269,10 +258,11 @@ def _is_computed(index: Any) -> bool:
     return any(isinstance(end, fx.Node) for end in ends)
 
 
+@handles(calls=["size"], attributes=["shape"])
 class Size(Rule):
     """``x.shape`` and ``x.size()``: a number of channels may go into a reshape, else it must not change."""
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         flow = a.flows.get(source(node))
         for reader, dims in self._readers(node, a).items():
             for user in reader.users:
@@ -286,51 +276,51 @@ class Size(Rule):
                 if flow and flow.axis in dims:
                     a.need_all(source(node))
 
-    def _readers(self, node: fx.Node, a: "Analysis") -> dict[fx.Node, set[int]]:
+    def _readers(self, node: fx.Node, a: Analysis) -> dict[fx.Node, set[int]]:
         """Who reads which dimensions."""
         rank, readers = len(a.shape(source(node))), {}
         dim = argument(node, 1, "dim") if name_of(node) == "size" else None
         if dim is not None:
             return {node: {dim % rank}}
         for user in node.users:
-            place = user.args[1] if user.target is getitem else None
-            if isinstance(place, int):
-                readers[user] = {place % rank}
-            elif isinstance(place, slice) and not _is_computed(place):
-                readers[user] = set(range(rank)[place])
+            index = user.args[1] if user.target is getitem else None
+            if isinstance(index, int):
+                readers[user] = {index % rank}
+            elif isinstance(index, slice) and not _is_computed(index):
+                readers[user] = set(range(rank)[index])
             else:
                 readers[node] = set(range(rank))
         return readers
 
 
-def _is_size(number: fx.Node, a: "Analysis") -> bool:
+def _is_size(number: fx.Node, a: Analysis) -> bool:
     """Whether a number is a size of a value, as it is."""
     return any(isinstance(a.rules[one], Size) for one in (number, source(number)))
 
 
+@handles(calls=["transpose", "permute", "swapaxes", "movedim", "unsqueeze", "squeeze"])
 class Moved(Linked):
     """Transposition, permutation, insertion and removal of dimensions: the channels' axis moves."""
 
-    def axis(self, node: fx.Node, flow: "Flow", a: "Analysis") -> int | None:
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         # Let a tensor whose only size above 1 is that of the axis show where it goes.
         sizes = [2 if d == flow.axis else 1 for d in range(len(a.shape(source(node))))]
         shape = list(call_with(node, torch.empty(sizes)).shape)
         return shape.index(2) if len(shape) == len(a.shape(node)) and 2 in shape else None
 
 
+@handles(calls=["expand_as"])
 class ExpandedAs(Linked):
     """``x.expand_as(other)``: the other only lends its shape, and keeps the same channels."""
 
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
+    def needs(self, node: fx.Node, a: Analysis) -> None:
         for one in node.all_input_nodes:
             a.tie(one, node)
 
-    def links(self, node: fx.Node, a: "Analysis") -> list[Link]:
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(one, node, a) for one in node.all_input_nodes]
 
 
-class Ignored(Rule):
+@handles(calls=["dim"], attributes=["device", "dtype", "ndim"])
+class Ignored(Leaf):
     """Asks for something that has nothing to do with channels: ``x.device``, ``x.dtype``, ``x.dim()``."""
-
-    def needs(self, node: fx.Node, a: "Analysis") -> None:
-        pass

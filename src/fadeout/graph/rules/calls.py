@@ -1,0 +1,34 @@
+"""Reading the calls of a traced network."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
+
+
+def source(node: fx.Node) -> fx.Node:
+    """The first value that goes into an operator."""
+    return node.all_input_nodes[0]
+
+
+def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
+    """An argument of a call, given by position or by name."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
+def name_of(node: fx.Node) -> str:
+    """The name of the function or method that a node calls."""
+    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+
+
+@torch.no_grad()
+def call_with(node: fx.Node, value: Tensor, module: nn.Module | None = None) -> Tensor:
+    """Call what the node calls, with a value instead of its inputs."""
+    if module is not None:
+        return module(value)
+    args = map_arg(node.args, lambda one: value)
+    kwargs = map_arg(node.kwargs, lambda one: value)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)  # pyright: ignore

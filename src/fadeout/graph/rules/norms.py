@@ -1,0 +1,116 @@
+"""Rules for normalisations."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from fadeout.graph.rules.base import Analysis, Editor, Flow, Linked, Rule
+from fadeout.graph.rules.calls import source
+from fadeout.graph.rules.registry import handles, versions
+
+
+@handles(_NormBase)  # instance-norms, by what they are derived from
+class Norm(Rule):
+    """Any normalisation: two operations for each value."""
+
+    def operations(self, module: Any, given: Any, output: Any) -> tuple[int, int]:
+        return 2 * output.numel(), 2 * output.numel()
+
+
+@handles(*versions("BatchNorm"), nn.SyncBatchNorm)
+class BatchNorm(Norm, Linked):
+    """Each channel for itself: with scale zero it is its shift."""
+
+    normalizes = True
+    keeps_alike = False  # others may need more of the input
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        return 1 if flow.axis == 1 else None
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        module = a.module(node)
+        constant = torch.full_like(flow.constant, math.nan)
+        if a.dead is not None:
+            gone = a.dead.get(str(node.target))
+            return constant if gone is None else constant.masked_fill(gone, 0.0)
+        own = (module.weight, module.bias)
+        weight, bias = (None if p is None else p.detach().double().cpu() for p in own)
+        if a.for_inference and getattr(module, "running_var", None) is not None:
+            mean, variance = module.running_mean.double().cpu(), module.running_var.double().cpu()
+            constant = (flow.constant - mean) * (variance + module.eps).rsqrt()
+            constant = constant if weight is None else constant * weight + bias
+        if weight is not None:
+            constant = torch.where(weight == 0, torch.zeros_like(weight) if bias is None else bias, constant)
+        return constant
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        if node not in a.flows:
+            return super().needs(node, a)
+        a.tie_sites(node)
+        if a.couple or source(node) not in a.flows:
+            a.tie(source(node), node)
+        else:
+            a.grow(source(node), a.flows[node].needed)
+
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        if node in e.analysis.flows:  # others may need more of the same input
+            for site in e.analysis.network.sites(node):
+                e.gather(source(site), site)
+        kept = e.kept(node)
+        if kept is not None:
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                e.slice(node, name, (kept,))
+            self.resize(e.module(node), len(kept))
+
+    def scales(self, module: Any) -> tuple[str, ...]:
+        return () if module.weight is None else ("weight", "bias")
+
+    def per_channel(self, module: Any) -> int:
+        return sum(parameter is not None for parameter in (module.weight, module.bias))
+
+    def resize(self, module: Any, channels: int) -> None:
+        """Set the sizes that the module knows of itself."""
+        module.num_features = channels
+
+
+@handles(nn.GroupNorm)
+class GroupNorm(BatchNorm):
+    """Only whole groups go: every channel is scaled by all the others of its group."""
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        super().needs(node, a)
+        if node in a.flows:
+            needed = a.flows[node].needed.view(a.module(node).num_groups, -1)
+            a.grow(node, needed.any(1).repeat_interleave(needed.shape[1]))
+
+    def scales(self, module: Any) -> tuple[str, ...]:
+        return ()
+
+    def resize(self, module: Any, channels: int) -> None:
+        size = module.num_channels // module.num_groups
+        module.num_channels, module.num_groups = channels, channels // size
+
+
+@handles(nn.LayerNorm, nn.RMSNorm)
+class LayerNorm(Norm, Linked):
+    """Every channel is scaled by all the others: none goes, but those with scale zero are constant."""
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        last = flow.axis == len(a.shape(node)) - 1
+        return flow.axis if last and len(a.module(node).normalized_shape) == 1 else None
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        module = a.module(node)
+        constant = torch.full_like(flow.constant, math.nan)
+        if module.weight is None or a.dead is not None:
+            return constant
+        bias = getattr(module, "bias", None)  # RMSNorm has none
+        shift = torch.zeros(flow.width) if bias is None else bias.detach().cpu()
+        return torch.where(module.weight.detach().cpu() == 0, shift.double(), constant)
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        a.need_all(source(node))
+        a.need_all(node)

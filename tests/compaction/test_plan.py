@@ -1,0 +1,38 @@
+"""Plans: plain data, kept with the module, by which another is cut alike."""
+
+import copy
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from support.helpers import shapes
+from support.small_networks import IMAGES, Chain, Residual, chain, residual
+
+import fadeout
+from fadeout.compaction.compact import apply_plan
+from fadeout.compaction.plan import Plan, plans_of, set_plans
+
+
+@pytest.mark.parametrize(("build", "whole"), [(chain, Chain), (residual, Residual)])
+def test_a_plan_is_plain_data_and_cuts_another_network_alike(build, whole):
+    small = fadeout.compact(build(), IMAGES)
+    (plan,) = plans_of(small)
+    again = apply_plan(whole().double(), Plan(**asdict(plan)))
+    assert shapes(again) == shapes(small)
+    again.load_state_dict(small.state_dict())
+    assert torch.equal(again.eval()(IMAGES), small.eval()(IMAGES))
+    assert plans_of(again) == plans_of(copy.deepcopy(again)) == [plan]
+
+
+def test_networks_that_lose_nothing_have_no_plan():
+    model = Chain().double()
+    assert plans_of(model) == plans_of(fadeout.compact(model, IMAGES)) == []
+    set_plans(model, ["plan"])
+    assert plans_of(model) == ["plan"]
+
+
+@pytest.mark.parametrize("kept", [{"nobody": [0]}, {"_0": [4]}, {"_0": []}])
+def test_plans_for_other_networks(kept):
+    (plan,) = plans_of(fadeout.compact(chain(), IMAGES))
+    with pytest.raises(ValueError, match="the plan is for another architecture"):
+        apply_plan(Chain().double(), replace(plan, kept=kept))

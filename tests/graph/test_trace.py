@@ -1,0 +1,92 @@
+"""Tracing: shapes, what the mode changes, what belongs to whom, what cannot be traced."""
+
+import re
+
+import pytest
+import torch.nn.functional as F
+from support.helpers import ALL, Net, check, conv, kill
+from support.small_networks import IMAGES, functional
+from torch import Tensor, nn
+
+import fadeout
+from fadeout.graph.rules.base import Rule
+from fadeout.graph.trace import trace
+
+
+def named(network):
+    return {node.name: node for node in network.graph.nodes}
+
+
+def test_shapes_and_callers():
+    model = Net(lambda m, x: m.b(m.a(m.a(x))), a=conv(3, 3), b=conv(3, 2))
+    network = trace(model, IMAGES.float())
+    nodes = named(network)
+    assert network.shapes[nodes["b"]] == (2, 2, 6, 6)
+    assert network.sites(nodes["a"]) == [nodes["a"], nodes["a_1"]]
+    assert network.module(nodes["x"]) is None
+    assert type(network.rules[nodes["output"]]) is Rule
+
+
+def test_what_follows_the_mode():
+    following = trace(functional(), IMAGES).follows_training
+    assert {node.name: found for node, found in following.items()} == {
+        "batch_norm": [("training", False, True)],
+        "dropout": [("training", False, True)],
+    }
+    two_ways = Net(lambda m, x: m.a(x) if m.training else m.a(x).neg(), a=conv(3, 2))
+    assert trace(two_ways, IMAGES.float()).follows_training is None
+
+
+def test_the_model_is_left_as_it_was():
+    model = functional()
+    model.c.eval()
+    trace(model, IMAGES)
+    assert (model.training, model.c.training) == (True, False)
+
+
+def test_shared_and_computed_parameters_are_not_owned():
+    model = Net(lambda m, x: m.c(m.b(m.a(x))) * m.a.weight.sum(), a=conv(3, 3), b=conv(3, 3), c=conv(3, 3))
+    network = trace(model, IMAGES.float())
+    nodes, names = named(network), ("weight", "bias")
+    assert [network.owns(nodes[name], names) for name in "abc"] == [False, True, True]
+    model.c.weight = model.b.weight
+    network = trace(model, IMAGES.float())
+    assert not any(network.owns(named(network)[name], names) for name in "abc")
+
+
+def test_values_that_are_overwritten():
+    def forward(m, x):
+        x = m.a(x)
+        return F.relu(x, inplace=True) + x
+
+    network = trace(Net(forward, a=conv(3, 2)), IMAGES.float())
+    assert {node.name for node in network.overwritten} == {"a"}
+
+
+class Branch(nn.Module):
+    """Cannot be traced: the way depends on the numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = conv(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) if x.sum() > 0 else x  # the line to be named
+
+
+def test_what_cannot_be_traced_is_named():
+    model = nn.Sequential(conv(3, 4), nn.Sequential(Branch(), nn.ReLU()), conv(4, 2))
+    with pytest.raises(ValueError, match=r"in module '1\.0', at .*the line to be named") as caught:
+        fadeout.compact(model, IMAGES.float())
+    assert re.search(r"test_trace\.py:\d+:", str(caught.value))
+    assert "leaves=" in str(caught.value)
+    assert "Elements" in str(caught.value)
+
+
+@pytest.mark.parametrize("by", ["class", "instance"])
+def test_leaves_keep_all_their_channels(by):
+    branch = Branch()
+    model = nn.Sequential(conv(3, 5), nn.ReLU(), conv(5, 4), branch, conv(4, 4), nn.ReLU(), conv(4, 2))
+    kill(model[0], model[2], model[4], channels=[1])
+    kept = {"0": [0, 2, 3, 4], "2": (ALL, [0, 2, 3, 4]), "4": [0, 2, 3], "6": (ALL, [0, 2, 3])}
+    check(model, kept, leaves=[Branch if by == "class" else branch])
