@@ -1,11 +1,14 @@
 """Gradual magnitude pruning (Zhu and Gupta, 2017)."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fadeout import criteria
 from fadeout.fades import GROWTH
+from fadeout.methods.method import CriterionName, Method, Phase
 from fadeout.methods.pruner import Pruner
 from fadeout.methods.scores import keep_down
 
@@ -65,3 +68,13 @@ class GradualMagnitudePruning(Pruner):
     def _zero(self, gone: dict[str, Tensor]) -> None:
         for name, mask in gone.items():
             self._weight(name).masked_fill_(mask, 0)
+
+
+def gmp(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
+    """Zhu and Gupta 2017: gradual magnitude pruning while it trains."""
+    chosen = getattr(criteria, criterion)
+    pruner = partial(GradualMagnitudePruning, sparsity=sparsity, criterion=chosen)
+    return [Phase("train", epochs, pruner=pruner, restart=True)]
+
+
+GMP = Method("gmp", gmp, label="GMP", colour="#bc57aa", dark_colour="#af5da6", marker="s", order=5)
