@@ -12,14 +12,18 @@ from typing import Any
 import torch
 
 from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
-from fadeout.experiments.checkpoint import (
+from fadeout.experiments.folder import (
+    VERSION,
+    alone,
     append_metrics,
+    check_version,
     cut_metrics,
     metrics_length,
     read_checkpoint,
+    read_json,
     write_checkpoint,
+    write_json,
 )
-from fadeout.experiments.folder import VERSION, alone, check_version, read_json, write_json
 from fadeout.experiments.processes import ALONE, World
 from fadeout.experiments.record import make_record
 from fadeout.experiments.run import Run

@@ -8,7 +8,7 @@ import numpy as np
 from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.experiments import drawing
-from fadeout.experiments.demo.compare import Outcome
+from fadeout.experiments.demo import Outcome
 from fadeout.experiments.demo.fading import LOWEST, Fading
 from fadeout.experiments.drawing import STYLE, compressed, inline, power, stretched
 

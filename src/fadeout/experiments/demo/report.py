@@ -17,11 +17,17 @@ import torch
 from fadeout import __version__
 from fadeout._files import write_atomically
 from fadeout.experiments.data import Dataset
-from fadeout.experiments.demo.compare import Outcome, Settings
-from fadeout.experiments.demo.display import SHRUNK_HEADINGS, label, percent, shrunk_cells
+from fadeout.experiments.demo import (
+    SHRUNK_HEADINGS,
+    Outcome,
+    Settings,
+    Shrunk,
+    label,
+    percent,
+    shrunk_cells,
+)
 from fadeout.experiments.demo.fading import Fading
 from fadeout.experiments.demo.figure import panels
-from fadeout.experiments.demo.shrinking import Shrunk
 from fadeout.experiments.drawing import style_sheet
 
 
@@ -134,7 +140,7 @@ def _group(outcomes: list[Outcome]) -> str:
 
 def _shrunk(lines: list[Shrunk]) -> str:
     """The table of the networks of which channels were cut out."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("removed", *SHRUNK_HEADINGS))
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("removed", *map(_unbroken, SHRUNK_HEADINGS)))
     rows = [
         f'<tr style="--method: var(--{"fadeout" if line.sparsity else "dense"})">'
         f"<td>{percent(line.sparsity) if line.sparsity else 'nothing'}</td>"
@@ -143,6 +149,10 @@ def _shrunk(lines: list[Shrunk]) -> str:
         for line in lines
     ]
     return f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
+
+
+def _unbroken(heading: str) -> str:
+    return heading.replace("-\n", "").replace("\n", "<br>")
 
 
 _FELL = ' class="fell"'  # removal cost more than a point
