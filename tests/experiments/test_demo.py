@@ -16,9 +16,10 @@ import torch
 
 import fadeout
 from fadeout.cli import main
+from fadeout.cli.demo import demo
+from fadeout.experiments.catalogue import EXPERIMENTS
 from fadeout.experiments.data import digits
-from fadeout.experiments.demo import demo
-from fadeout.experiments.demo.compare import Comparison, Settings
+from fadeout.experiments.demo import Settings, compare
 from fadeout.experiments.demo.fading import Fading
 
 FILES = ["figure.png", "figure.svg", "report.html", "results.json", "small.safetensors"]
@@ -28,16 +29,16 @@ class Silent:
     """A display that only remembers."""
 
     def __init__(self):
-        self.begun, self.steps = [], []
+        self.begun, self.steps, self.ended = [], [], []
 
-    def begin(self, method, sparsity, epochs, steps):
-        self.begun.append((method, sparsity, epochs, steps))
+    def begin(self, title):
+        self.begun.append(title)
 
-    def step(self, figures):
-        self.steps.append(figures)
+    def __call__(self, now):
+        self.steps.append(now)
 
-    def end(self, outcome):
-        self.last = outcome
+    def end(self, line):
+        self.ended.append(line)
 
 
 @pytest.fixture(scope="module")
@@ -158,32 +159,36 @@ class Balance(HTMLParser):
 
 def test_one_seed_gives_one_result():
     settings = Settings(epochs=1, targets=(0.9,), rounds=2, round_epochs=1, shown=0.9)
-    displays = Silent(), Silent()
-    runs = [Comparison(digits(), settings, 5, display) for display in displays]
-    for number, run in enumerate(runs):
+    displays, found = (Silent(), Silent()), []
+    for number, display in enumerate(displays):
         torch.rand(number)
-        run.run()
-    one, other = ([replace(o, seconds=0.0) for o in run.outcomes] for run in runs)
-    assert one == other
-    assert [o.method for o in one] == ["dense", "one-shot", "iterative", "fadeout"]
-    # The display hears of every step, and once in an epoch of the accuracy.
-    steps = digits().steps(Settings().batch_size)
-    assert displays[0].begun == [
-        ("dense", 0.0, 1, steps),
-        ("iterative", 0.9, 3, 2 * steps),
-        ("fadeout", 0.9, 1, steps),
-    ]
+        outcomes, fading = compare(settings, 5, display)
+        found.append(([replace(outcome, seconds=0.0) for outcome in outcomes], fading))
+    assert found[0] == found[1]
+    assert [outcome.method for outcome in found[0][0]] == ["dense", "one-shot", "iterative", "fadeout"]
+    # The display hears of every step; the training of the dense network is shared, not repeated.
+    display, steps = displays[0], digits().steps(settings.batch_size)
+    assert display.begun == ["dense", "one-shot 90 %", "iterative 90 %", "fadeout 90 %"]
+    assert len(display.ended) == 4
     compared = settings.total_epochs - (1 + len(settings.shrunk)) * settings.epochs
-    assert len(displays[0].steps) == compared * steps
-    assert sum("accuracy" in figures for figures in displays[0].steps) == compared
+    assert len(display.steps) == compared * steps
+    epochs = [now["epoch"] for now in display.steps if now["step"] % steps == 0]
+    assert epochs == [0, 1, 2, 0]
+
+
+def test_it_is_an_experiment():
+    runs = EXPERIMENTS["demo"].runs()
+    assert runs == Settings().compared() + Settings().cut()
+    assert {run.data for run in runs} == {"digits"}
+    assert [run.norm for run in runs] == [False] * 13 + [True] * 3
 
 
 @pytest.fixture
 def no_training(monkeypatch):
-    def run(self):
+    def train(*arguments):
         raise AssertionError("it trained")
 
-    monkeypatch.setattr(Comparison, "run", run)
+    monkeypatch.setattr("fadeout.cli.demo.compare", train)
 
 
 def test_a_place_where_it_cannot_write(tmp_path, capsys, no_training):
