@@ -105,7 +105,7 @@ def test_the_second_signal_stops_at_once(tmp_path):
 def test_checkpoints_come_at_the_interval_asked_for(tmp_path, monkeypatch):
     times = []
     monkeypatch.setattr(
-        "fadeout.experiments.folder.write_atomically", lambda path, fill: times.append(path.name)
+        "fadeout.experiments.execute.write_checkpoint", lambda folder, state: times.append("checkpoint")
     )
     execute(SMALL, tmp_path / "often", checkpoint_every=0)
     assert times == ["checkpoint"] * 9  # eight steps, and the end

@@ -1,10 +1,10 @@
 """What ``fadeout data`` does."""
 
-import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from fadeout._checks import known
 from fadeout.experiments import data as data_sets
 from fadeout.experiments.data.directories import find, places
 from fadeout.experiments.data.download import obtain
@@ -45,20 +45,15 @@ def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
 def show(data_dir: str | None = None) -> None:
     """Print where each data set lies and how large it is, or how to get it."""
     print(f"looked for in {', then '.join(map(str, places(data_dir)))}")
-    known = sources()
-    width = max(map(len, known))
-    for name, source in known.items():
+    width = max(map(len, sources()))
+    for name, source in sources().items():
         print(f"{name:{width}}  {_state(source, data_dir)}")
 
 
 def fetch(name: str, data_dir: str | None = None) -> None:
     """Download a data set, unless it is there."""
-    known = sources()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
-        raise ValueError(f"no data set {name!r}; {hint}")
-    source = known[name]
+    known("data set", name, sources())
+    source = sources()[name]
     if source is not None:
         source.verify(obtain(source, data_dir))
     print(f"{name}: {_state(source, data_dir)}")

@@ -93,8 +93,8 @@ def outcome_table(outcomes: list[Outcome]) -> Table:
 
 def shrunk_table(lines: list[Shrunk]) -> Table:
     """What is left where whole channels were cut out."""
-    title = {"title": "channels cut out", "title_justify": "left"}
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), **title)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid.title, grid.title_justify = "channels cut out", "left"
     grid.add_column("target")
     for heading in SHRUNK_HEADINGS:
         grid.add_column(heading, justify="right")

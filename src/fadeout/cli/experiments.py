@@ -11,7 +11,7 @@ from fadeout.experiments.bookkeeping import plan
 from fadeout.experiments.build import build_data
 from fadeout.experiments.catalogue import EXPERIMENTS
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.processes import World, join, launched
+from fadeout.experiments.processes import join, launched
 from fadeout.experiments.record import describe_record
 from fadeout.experiments.report import Section
 from fadeout.experiments.report import report as write_report
@@ -87,32 +87,27 @@ def run(arguments: list[str]) -> None:
 
 
 def _run(config: Run, options: Command) -> None:
-    with join(options.parallel, options.device) as world:
-        _run_in(world, config, options)
-
-
-def _run_in(world: World, config: Run, options: Command) -> None:
     folder = options.results / config.hash
-    console = Console() if world.main else Console(quiet=True, force_terminal=False)
-    console.print(f"{config}, in {folder}", highlight=False, markup=False, soft_wrap=True)
-    log = _TensorBoard(folder) if options.tensorboard and world.main else None
-    try:
-        with Display(console) as display:
-            record = execute(
-                config,
-                options.results,
-                data_dir=options.data_dir,
-                device=options.device,
-                checkpoint_every=options.checkpoint_every,
-                watch=(lambda now: (display(now), log and log(now))) if world.main else None,
-                world=world,
-            )
-    except Stopped:
-        if not world.main:
-            raise SystemExit(130) from None
-        raise KeyboardInterrupt(f"stopped; its state is in {folder}, and the same command goes on") from None
-    if world.main:
-        print(describe_record(record))
+    with join(options.parallel, options.device) as world:
+        console = Console() if world.main else Console(quiet=True, force_terminal=False)
+        console.print(f"{config}, in {folder}", highlight=False, markup=False, soft_wrap=True)
+        log = _TensorBoard(folder) if options.tensorboard and world.main else None
+        try:
+            with Display(console) as display:
+                record = execute(
+                    config,
+                    options.results,
+                    data_dir=options.data_dir,
+                    device=options.device,
+                    checkpoint_every=options.checkpoint_every,
+                    watch=(lambda now: (display(now), log and log(now))) if world.main else None,
+                    world=world,
+                )
+        except Stopped:
+            said = f"stopped; its state is in {folder}, and the same command goes on"
+            raise (KeyboardInterrupt(said) if world.main else SystemExit(130)) from None
+        if world.main:
+            print(describe_record(record))
 
 
 def reproduce(
@@ -200,16 +195,13 @@ def report(
 
 
 def arrange(found: dict[str, list[dict[str, Any]]]) -> list[Section]:
-    """The sections of a report: the experiments in the paper's order, then what belongs to none."""
-    order = [*EXPERIMENTS, *sorted(found.keys() - EXPERIMENTS.keys())]
-    return [_section(name, found[name]) for name in order if name in found]
-
-
-def _section(name: str, records: list[dict[str, Any]]) -> Section:
-    if name not in EXPERIMENTS:
-        return Section(name, name, "table", records)
-    experiment = EXPERIMENTS[name]
-    return Section(name, experiment.title, experiment.kind, records, experiment.published())
+    """The sections of a report: the experiments in the catalogue's order, then what belongs to none."""
+    known_ones = [experiment for name, experiment in EXPERIMENTS.items() if name in found]
+    others = sorted(found.keys() - EXPERIMENTS.keys())
+    return [
+        *(Section(e.name, e.title, e.kind, found[e.name], e.published()) for e in known_ones),
+        *(Section(name, name, "table", found[name]) for name in others),
+    ]
 
 
 class _TensorBoard:

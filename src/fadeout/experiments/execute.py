@@ -17,8 +17,6 @@ from fadeout.experiments.folder import (
     alone,
     append_metrics,
     check_version,
-    cut_metrics,
-    metrics_length,
     read_checkpoint,
     read_json,
     write_checkpoint,
@@ -145,7 +143,8 @@ class Execution:
 
     def carry_out(self) -> dict[str, Any]:
         """All phases, from wherever the checkpoint says; returns the record."""
-        state = self.world.first(self._load)
+        place = self.device if self.world.size == 1 else "cpu"
+        state = self.world.first(lambda: read_checkpoint(self.folder, place))
         if state is not None:
             self._restore(state)
         self.worlds = list(dict.fromkeys([*self.worlds, str(self.world)]))
@@ -305,8 +304,7 @@ class Execution:
     # State --------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        state = self.world.whole(self._state())
-        state |= {"metrics": metrics_length(self.folder), "seconds": self._elapsed()}
+        state = self.world.whole(self._state()) | {"seconds": self._elapsed()}
         self.world.first(lambda: write_checkpoint(self.folder, state))
         self.saved = time.monotonic()
 
@@ -324,11 +322,6 @@ class Execution:
             "losses": self.losses,
             "worlds": self.worlds,
         }
-
-    def _load(self) -> dict[str, Any] | None:
-        state = read_checkpoint(self.folder, self.device if self.world.size == 1 else "cpu")
-        cut_metrics(self.folder, state["metrics"] if state else 0)
-        return state
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.phase, self.epoch, self.step = state["phase"], state["epoch"], state["step"]

@@ -92,56 +92,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))
 
 
-# Checkpoint and metrics, which reach no further than the checkpoint -----------------------------------------
-
-
-def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write a run's state, whole or not at all."""
-    try:
-        write_atomically(folder / "checkpoint", lambda path: torch.save(state, path))
-    except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
-        raise OSError(
-            f"no checkpoint could be written to {folder} ({error}); the one before is intact: "
-            "make room, and the same command goes on"
-        ) from error
-
-
-def read_checkpoint(folder: Path, device: str = "cpu") -> dict[str, Any] | None:
-    """The last state of a run, or None if there is none."""
-    path = folder / "checkpoint"
-    if not path.exists():
-        return None
-    try:
-        return torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
-        ) from error
-
-
-def share_training(run: Run, done: Run, results: str | os.PathLike[str]) -> bool:
-    """Let a run begin where the training of a finished run ended, if its own would be the same.
-
-    So it is for runs that differ in method and target only, if nothing acts during the first phase of either.
-
-    Returns:
-        whether it is so, and the run is still to begin.
-    """
-    free = {"method", "sparsity", *OPTIONS}
-    names = [field.name for field in fields(Run) if field.name not in free]
-    (first, *_), (other, *_) = run.phases(), done.phases()
-    alike = all(getattr(run, name) == getattr(done, name) for name in names)
-    if not alike or run.soft or first != other or first.pruner is not None:
-        return False
-    folder, source = Path(results) / run.hash, Path(results) / done.hash
-    state = read_checkpoint(source)
-    if state is None or (folder / "checkpoint").exists() or state["epoch"] != first.epochs:
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
-    metrics = (source / "metrics.jsonl").read_bytes()
-    (folder / "metrics.jsonl").write_bytes(metrics)
-    write_checkpoint(folder, {**state, "phase": 0, "figures": {}, "metrics": len(metrics)})
-    return True
+# Checkpoint and metrics -------------------------------------------------------------------------------------
 
 
 def append_metrics(folder: Path, line: dict[str, Any]) -> None:
@@ -152,14 +103,52 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def metrics_length(folder: Path) -> int:
-    """The bytes of the metrics."""
-    path = folder / "metrics.jsonl"
-    return path.stat().st_size if path.exists() else 0
+def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Write a run's state, whole or not at all, and with it how far the metrics reach."""
+    metrics = folder / "metrics.jsonl"
+    state = {**state, "metrics": metrics.stat().st_size if metrics.exists() else 0}
+    try:
+        write_atomically(folder / "checkpoint", lambda path: torch.save(state, path))
+    except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
+        raise OSError(
+            f"no checkpoint could be written to {folder} ({error}); the one before is intact: "
+            "make room, and the same command goes on"
+        ) from error
 
 
-def cut_metrics(folder: Path, length: int) -> None:
-    """Forget what was measured after the checkpoint: it will be measured again."""
-    path = folder / "metrics.jsonl"
+def read_checkpoint(folder: Path, device: str = "cpu") -> dict[str, Any] | None:
+    """The last state of a run, if any; metrics from after it are forgotten: they will be measured again."""
+    path, metrics, state = folder / "checkpoint", folder / "metrics.jsonl", None
     if path.exists():
-        os.truncate(path, length)
+        try:
+            state = torch.load(path, map_location=device, weights_only=True)
+        except Exception as error:
+            raise ValueError(
+                f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
+            ) from error
+    if metrics.exists():
+        os.truncate(metrics, state["metrics"] if state else 0)
+    return state
+
+
+def share_training(run: Run, done: Run, results: str | os.PathLike[str]) -> bool:
+    """Let a run begin where the training of a finished run ended, if its own would be the same.
+
+    So it is for runs that differ in method and target only, if nothing acts during the first phase of either.
+
+    Returns:
+        whether it is so, and the run is still to begin.
+    """
+    folder, source = Path(results) / run.hash, Path(results) / done.hash
+    names = {field.name for field in fields(Run)} - {"method", "sparsity", *OPTIONS}
+    alike = all(getattr(run, name) == getattr(done, name) for name in names)
+    first = run.phases()[0]
+    if not alike or run.soft or first.pruner is not None or first != done.phases()[0]:
+        return False
+    state = None if (folder / "checkpoint").exists() else read_checkpoint(source)
+    if state is None or state["epoch"] != first.epochs:
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source / "metrics.jsonl", folder)
+    write_checkpoint(folder, {**state, "phase": 0, "figures": {}})
+    return True

@@ -38,7 +38,7 @@ class Common:
     width: int | None = None
     """feature maps of the network's first stage, or hidden units; by default the network's own"""
     norm: bool = field(default=True, metadata=_LATER)
-    """batch-norms in a network that leaves the choice"""
+    """whether the network has batch-norms, where it leaves the choice"""
     method: str = "auto"
     """how it is pruned"""
     structure: Literal["elements", "channels"] = "elements"
@@ -116,7 +116,7 @@ class Run(_Options, Common):
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed is a whole number from 0 to 2**32 - 1, got {self.seed}")
         for each in fields(self):
-            value = getattr(self, each.name)
+            value: Any = getattr(self, each.name)
             if isinstance(value, str) and get_args(each.type):
                 known(each.name, value, get_args(each.type))
             elif each.name in _POSITIVE and value is not None and not value > 0:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,21 +119,12 @@ class Shrunk:
     microseconds: float = 0.0
 
 
-class Display(Protocol):
-    """Who is told how it goes."""
-
-    def begin(self, title: str) -> None:
-        """A run begins."""
-
-    def __call__(self, now: dict[str, Any]) -> None:
-        """A step was taken."""
-
-    def end(self, line: str) -> None:
-        """A run has ended."""
-
-
-def compare(settings: Settings, seed: int, display: Display) -> tuple[list[Outcome], Fading]:
+def compare(settings: Settings, seed: int, display: Any) -> tuple[list[Outcome], Fading]:
     """Train one network from one initialisation, by every method and to every target.
+
+    Args:
+        settings, seed: how to train.
+        display: told how it goes: ``begin(title)``, a call after each step, ``end(line)``.
 
     Returns:
         what came of each, and how the weights faded at the target ``settings.shown``.
@@ -165,7 +156,7 @@ def compare(settings: Settings, seed: int, display: Display) -> tuple[list[Outco
     return outcomes, Fading.of(settings.shown, snapshots, stays)
 
 
-def shrink(settings: Settings, seed: int, data: Dataset, display: Display) -> tuple[list[Shrunk], nn.Module]:
+def shrink(settings: Settings, seed: int, data: Dataset, display: Any) -> tuple[list[Shrunk], nn.Module]:
     """Train the network dense and with fading channels, cut them out, and measure what is left.
 
     Returns:
