@@ -56,3 +56,10 @@ def test_what_is_not_done_is_left(tmp_path):
     found = plan("small", RUNS, tmp_path)
     assert found.kept == [json.loads(json.dumps(records[1]))]
     assert found.left == [RUNS[0], *RUNS[2:]]
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "small.jsonl").write_text('{"task": "digits"}\n')
+    with pytest.raises(ValueError, match=r"small\.jsonl holds other things than records of runs"):
+        plan("small", RUNS, tmp_path)
+    assert (tmp_path / "small.jsonl").read_text() == '{"task": "digits"}\n'

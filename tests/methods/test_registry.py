@@ -15,7 +15,6 @@ from fadeout.methods import GradualMagnitudePruning
 from fadeout.methods.method import Method, Phase
 from fadeout.methods.registry import METHODS, find_methods, merge_options
 from fadeout.methods.slimming import Slimming
-from fadeout.methods.variants import VARIANTS
 
 STRENGTHS = {"a_min": 1.0, "a_max": 100.0}
 
@@ -49,11 +48,6 @@ def test_han_removes_in_equal_parts_and_fine_tunes_longest_at_last():
 def test_liu_removes_once():
     found = phases(method="liu", structure="channels", epochs=90, last_fine_tune=40)
     assert found == [("train", 90, None, True), ("fine-tune", 40, 0.9, False)]
-
-
-def test_rewinding_trains_twice_as_long():
-    found = phases(method="rewinding", epochs=90)
-    assert found == [("train", 90, None, True), ("train again", 90, 0.9, True)]
 
 
 def built(**fields):
@@ -112,25 +106,6 @@ def test_han_fine_tunes_at_the_rate_that_is_asked_for():
 def test_the_criterion_can_be_chosen(method):
     assert built(method=method).criterion is fadeout.criteria.magnitude
     assert built(method=method, criterion="lamp").criterion is fadeout.criteria.lamp
-
-
-# Variants of the fade -------------------------------------------------------------------------------------
-
-
-def test_a_variant_changes_one_thing():
-    default = fadeout.Progressive()
-    for progress in (0.0, 0.3, 0.7, 0.8):
-        assert VARIANTS["growing target"].dose(progress, 100, {}) == default.dose(progress, 100, {})
-        assert VARIANTS["no fade"].dose(progress, 100, {}) == torch.inf
-    targets = {name: built(method="variant", fade=name, sparsity=0.8).sparsity for name in VARIANTS}
-    assert [targets["growing target"](p) for p in (0.1, 0.75, 1)] == pytest.approx([0, 0.8, 0.8])
-    assert [targets["linear target"](p) for p in (0.1, 0.425, 1)] == pytest.approx([0, 0.4, 0.8])
-    assert [targets["full target"](p) for p in (0, 1)] == [0.8, 0.8]
-    assert targets["target from 0 until 0.4"](0.4) == 0.8 == targets["target until 0.6"](0.6)
-    assert VARIANTS["zero from 0.9"].dose(0.8, 100, {}) < torch.inf
-    assert VARIANTS["first rate 1"].dose(-0.01, 100, {}) == pytest.approx(0.01)
-    with pytest.raises(ValueError, match="no fade 'faster'; there is growing target, target from 0"):
-        Run(method="variant", fade="faster")
 
 
 # Declarations ---------------------------------------------------------------------------------------------

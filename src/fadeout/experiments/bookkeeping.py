@@ -94,8 +94,10 @@ def collect(name: str, records: Iterable[Record], results: str | os.PathLike[str
 def collected(name: str, results: str | os.PathLike[str]) -> dict[str, Record]:
     """The records that :func:`collect` has written, by the hashes of their runs."""
     path = Path(results) / f"{name}.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {record["hash"]: record for record in map(json.loads, lines)}
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not all("hash" in record for record in records):
+        raise ValueError(f"{path} holds other things than records of runs: choose other --results")
+    return {record["hash"]: record for record in records}
 
 
 def _meets(run: Run, condition: str) -> bool:
