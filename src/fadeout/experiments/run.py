@@ -117,8 +117,8 @@ class Run(_Options, Common):
             raise ValueError(f"seed is a whole number from 0 to 2**32 - 1, got {self.seed}")
         for each in fields(self):
             value: Any = getattr(self, each.name)
-            if isinstance(value, str) and get_args(each.type):
-                known(each.name, value, get_args(each.type))
+            if isinstance(value, str):
+                known(each.name, value, get_args(each.type) or [value])
             elif each.name in _POSITIVE and value is not None and not value > 0:
                 raise ValueError(f"{each.name} is above 0, got {value}")
             elif isinstance(value, int | float) and not value >= 0:
