@@ -15,8 +15,9 @@ from fadeout.cli import experiments as commands
 from fadeout.cli.display import Display
 from fadeout.experiments.catalogue import EXPERIMENTS, Experiment
 from fadeout.experiments.folder import alone
-from fadeout.experiments.run import DATA, METHODS, MODELS, Run
+from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.experiments.tasks import TASKS, task
+from fadeout.methods.registry import METHODS
 
 needs_data = pytest.mark.skipif(
     not os.environ.get("FADEOUT_DATA"), reason="set FADEOUT_DATA to the folder of the data sets"

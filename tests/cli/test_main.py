@@ -54,7 +54,7 @@ def test_wrong_arguments(run, arguments, message):
 @pytest.mark.parametrize("package", ["tyro", "rich", "matplotlib"])
 def test_a_missing_package_names_the_extra(run, monkeypatch, package):
     for name in list(sys.modules):
-        ours = ("fadeout.experiments.demo", "fadeout.experiments.report")
+        ours = ("fadeout.experiments.demo", "fadeout.experiments.report", "fadeout.cli.")
         if name == package or name.startswith((f"{package}.", *ours)):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(fadeout.experiments, "demo", raising=False)
@@ -73,3 +73,26 @@ def test_a_traceback_on_request(monkeypatch):
 def test_the_module_runs():
     done = subprocess.run([sys.executable, "-m", "fadeout", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"fadeout {fadeout.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        (["--version"], "tyro rich matplotlib sklearn joblib PIL pooch fadeout.experiments"),
+        (["inspect", "small.safetensors"], "rich matplotlib sklearn joblib PIL pooch fadeout.experiments"),
+        (["list"], "matplotlib sklearn PIL pooch ray"),
+        (["data"], "rich matplotlib sklearn joblib PIL ray"),
+        (["reproduce", "cora", "--dry"], "matplotlib sklearn PIL ray"),
+        (["run", "digits", "--help"], "matplotlib sklearn PIL ray"),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(tmp_path, arguments, unwanted):
+    fadeout.save(fadeout.models.smallcnn(), tmp_path / "small.safetensors")
+    program = (
+        "import sys; from fadeout.cli import main\n"
+        f"try: main({arguments!r})\n"
+        "except SystemExit as end: assert not end.code\n"
+        f"print(*[name for name in {unwanted.split()!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "\n")

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 import fadeout
-from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.folder import BusyError, NewerError, alone, conditions
+from fadeout.experiments.build import build_model
+from fadeout.experiments.execute import Execution, Stopped, execute
+from fadeout.experiments.folder import BusyError, NewerError, alone
 from fadeout.experiments.run import Run
+from fadeout.methods.registry import METHODS
 
+STRENGTHS = {"a_min": 1.0, "a_max": 100.0}
+SHORT = {"epochs": 1, "fine_tune": 1, "last_fine_tune": 1, **STRENGTHS}
 SMALL = Run(method="gmp", epochs=2, steps=4)
 
 
@@ -41,7 +45,7 @@ def test_the_folder_holds_all_that_is_needed(undisturbed):
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
     assert record["hash"] == folder.name == SMALL.hash
     assert record["run"] == SMALL.to_dict()
-    assert record["parameters"] == sum(p.numel() for p in SMALL.build_model(10).parameters())
+    assert record["parameters"] == sum(p.numel() for p in build_model(SMALL, 10).parameters())
     assert record["parameters_left"] < 0.11 * record["parameters"]
     assert 0 < record["operations_left"] <= record["operations"]
     assert 0 <= record["after"] <= record["top5"] <= 100
@@ -81,8 +85,6 @@ def test_a_signal_saves_and_stops_and_the_next_call_goes_on(tmp_path, undisturbe
 
 
 def test_a_signal_too_late_for_the_run_still_stops_what_follows(tmp_path, monkeypatch):
-    from fadeout.experiments.execute import Execution
-
     real = Execution._record
     monkeypatch.setattr(Execution, "_record", lambda self: (signal.raise_signal(15), real(self))[1])
     with pytest.raises(Stopped):
@@ -103,7 +105,7 @@ def test_the_second_signal_stops_at_once(tmp_path):
 def test_checkpoints_come_at_the_interval_asked_for(tmp_path, monkeypatch):
     times = []
     monkeypatch.setattr(
-        "fadeout.experiments.execute.write_atomically", lambda path, fill: times.append(path.name)
+        "fadeout.experiments.execute.write_checkpoint", lambda folder, state: times.append("checkpoint")
     )
     execute(SMALL, tmp_path / "often", checkpoint_every=0)
     assert times == ["checkpoint"] * 9  # eight steps, and the end
@@ -176,7 +178,137 @@ def test_a_target_out_of_reach_is_said_before_it_trains(tmp_path):
     assert record["parameters_left"] <= 0.002 * record["parameters"]
 
 
-def test_the_commit_is_that_of_the_source_or_none(monkeypatch, tmp_path):
-    assert set(conditions()) == {"commit", "versions", "machine"}
-    monkeypatch.setattr("fadeout.experiments.folder.__file__", str(tmp_path / "folder.py"))
-    assert conditions()["commit"] is None
+# Methods --------------------------------------------------------------------------------------------------
+
+
+def run(tmp_path, **fields):
+    """The record, and the weights in the checkpoint."""
+    one = Run(**fields)
+    record = execute(one, tmp_path)
+    return record, torch.load(tmp_path / one.hash / "checkpoint")["model"]
+
+
+PRUNABLE = 16 * 9 + 32 * 16 * 9 + 64 * 512 + 10 * 64
+
+
+def zeros(weights):
+    return sum(int((w == 0).sum()) for name, w in weights.items() if name.endswith("weight") and w.dim() > 1)
+
+
+@pytest.mark.filterwarnings("ignore:at step .* SGD overshoots")
+@pytest.mark.parametrize(
+    ("method", "structure"),
+    [(m, s) for m in METHODS for s in ("elements", "channels") if (m, s) != ("liu", "elements")],
+)
+def test_every_method_ends_at_its_target(tmp_path, method, structure):
+    record, weights = run(tmp_path, method=method, structure=structure, sparsity=0.8, **SHORT)
+    assert record["status"] == "done"
+    left = record["parameters_left"] / record["parameters"]
+    if method == "dense":
+        assert left > 0.999
+        assert record["before"] == record["removed"] == record["after"]
+    elif structure == "elements":
+        assert zeros(weights) == round(0.8 * PRUNABLE)
+    else:
+        assert 0.2 - 0.02 < left <= 0.2  # what is left is physically there, and no more than asked
+        assert record["operations_left"] < 0.8 * record["operations"]
+    assert record["after"] > 20  # chance is 10
+
+
+def test_fine_tuning_goes_on_with_the_last_learning_rate_and_the_state_of_the_optimizer(tmp_path):
+    one = Run(method="han", epochs=3, rounds=1, last_fine_tune=1, steps=3)
+    execution, seen = execution_of(one, tmp_path), []
+
+    def watch(now):
+        state = next(iter(execution.optimizer.state.values()))["momentum_buffer"]
+        seen.append((now["phase"], execution.optimizer, execution.optimizer.param_groups[0]["lr"], state))
+
+    execution.watch = watch
+    execution.carry_out()
+    assert len({id(optimizer) for _, optimizer, _, _ in seen}) == 1
+    rates = [rate for phase, _, rate, _ in seen if phase == "fine-tune 1"]
+    assert rates == pytest.approx([0.001] * 3)
+    assert len({id(state) for _, _, _, state in seen}) == 1
+
+
+def test_rewinding_begins_with_a_new_optimizer_and_the_first_learning_rate(tmp_path):
+    execution, seen = execution_of(Run(method="rewinding", epochs=3, steps=2), tmp_path), {}
+    execution.watch = lambda now: seen.setdefault(now["phase"], []).append(
+        (id(execution.optimizer), execution.optimizer.param_groups[0]["lr"])
+    )
+    held = []
+    enter = execution._enter
+
+    def entering(phase):
+        before = execution.optimizer
+        enter(phase)
+        held.append((before, bool(execution.optimizer.state)))
+
+    execution._enter = entering
+    execution.carry_out()
+    first, again = ([rate for _, rate in seen[name]] for name in ("train", "train again"))
+    assert first == again
+    assert seen["train"][0][0] != seen["train again"][0][0]
+    assert [state for _, state in held] == [False, False]  # no momentum to begin with
+
+
+def execution_of(one, tmp_path):
+    return Execution(one, tmp_path, None, "cpu", 1e9, None)
+
+
+def test_what_is_removed_stays_so_and_each_removal_has_its_target(tmp_path):
+    one = Run(method="han", epochs=1, fine_tune=1, last_fine_tune=1, steps=3, sparsity=0.5, extra_epochs=1)
+    execution, counts, gone = execution_of(one, tmp_path), {}, {}
+
+    def watch(now):
+        flat = torch.cat([p.detach().flatten() for p in execution.model.parameters() if p.dim() > 1]) == 0
+        counts.setdefault(now["phase"], set()).add(int(flat.sum()))
+        if now["phase"] != "train":
+            assert bool(flat[gone.get("last", flat)].all())  # zeros stay zeros
+            gone["last"] = flat
+
+    execution.watch = watch
+    execution.carry_out()
+    wanted = [round(0.5 * k / 5 * PRUNABLE) for k in range(1, 6)]
+    for k, target in enumerate(wanted, 1):
+        assert counts[f"fine-tune {k}"] == {target}
+    assert counts["extra"] == {wanted[-1]}
+
+
+def test_extra_epochs_keep_the_accuracy_before_removal(tmp_path):
+    fields = {"method": "one_shot", "epochs": 1, "sparsity": 0.97}
+    plain, _ = run(tmp_path, **fields)
+    longer, weights = run(tmp_path, **fields, extra_epochs=1)
+    assert (longer["before"], longer["removed"]) == (plain["before"], plain["removed"])
+    assert longer["before"] > longer["removed"] + 10
+    assert longer["after"] > longer["removed"] + 10
+    assert zeros(weights) == round(0.97 * PRUNABLE)
+
+
+def test_soft_pruning_sets_the_lowest_weights_to_zero_at_each_epoch_and_they_grow_again(tmp_path):
+    execution, seen = execution_of(Run(method="swd", soft=True, epochs=2, steps=2, **STRENGTHS), tmp_path), []
+    begin = execution._begin_epoch
+
+    def beginning(epoch):
+        begin(epoch)
+        seen.append((epoch, zeros(execution.model.state_dict())))
+
+    execution._begin_epoch = beginning
+    execution.watch = lambda now: seen.append(("step", zeros(execution.model.state_dict())))
+    execution.carry_out()
+    target = round(0.9 * PRUNABLE)
+    assert [count for when, count in seen if when != "step"] == [target, target]
+    assert all(count < target / 2 for when, count in seen if when == "step")
+
+
+def test_the_metrics_say_phase_epoch_and_rate_and_tests_come_as_often_as_asked(tmp_path):
+    one = Run(method="rewinding", epochs=3, steps=2, evaluate_every=2)
+    execute(one, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / one.hash / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["phase"], line["epoch"]) for line in lines] == [
+        ("train", 1),
+        ("train", 2),  # the last of a phase
+        ("train again", 3),
+        ("train again", 5),
+    ]
+    assert [line["sparsity"] for line in lines] == pytest.approx([0, 0, 0.9, 0.9], abs=1e-4)

@@ -18,7 +18,7 @@ from fadeout.experiments import sweep as module
 from fadeout.experiments.execute import Stopped, execute
 from fadeout.experiments.folder import alone
 from fadeout.experiments.run import Run
-from fadeout.experiments.sweep import collect, sweep
+from fadeout.experiments.sweep import sweep
 
 SMALL = Run(epochs=1, steps=2, method="gmp")
 FAILING = replace(SMALL, structure="channels", sparsity=0.9999)  # out of reach
@@ -114,16 +114,6 @@ def test_wrong_input(tmp_path):
         sweep([SMALL], tmp_path, backend="rays")  # pyright: ignore
     with pytest.raises(ValueError, match="--backend ray"):
         sweep([SMALL], tmp_path, address="auto")
-
-
-def test_records_are_collected_beside_older_ones(tmp_path):
-    def record(name, status, **more):
-        return {"hash": name, "status": status, **more}
-
-    path = collect("cora", [record("a", "failed"), record("b", "done")], tmp_path)
-    collect("cora", [record("a", "done"), record("c", "elsewhere")], tmp_path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines == [record("a", "done"), record("b", "done")]
 
 
 # Workers that die -----------------------------------------------------------------------------------------

@@ -10,8 +10,12 @@ from torch import nn
 
 import fadeout
 from fadeout.experiments.data import digits, mnist
-from fadeout.experiments.training import accuracy, in_thirds, train
+from fadeout.experiments.training import evaluate, in_thirds, train
 from fadeout.methods import GradualMagnitudePruning, iterative, one_shot
+
+
+def accuracy(model, x, y, batch_size=1000):
+    return evaluate(model, zip(x.split(batch_size), y.split(batch_size), strict=True)).top1
 
 
 def start(seed=0):

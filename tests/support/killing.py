@@ -18,6 +18,7 @@ import torch
 import fadeout
 from fadeout.experiments import execute as module
 from fadeout.experiments import folder as files
+from fadeout.experiments.build import build_model, build_optimizer
 from fadeout.experiments.data import digits
 from fadeout.experiments.run import Run
 
@@ -84,15 +85,15 @@ def kill_at_a_write(run, results, chosen, moment):
         die()
 
     def prepare():
-        files.write_atomically = module.write_atomically = write
+        files.write_atomically = write
 
     return os.WIFSIGNALED(os.waitpid(child(run, results, prepare), 0)[1])
 
 
 def warm_up():
     """What torch imports when it is first used takes longer than a run: here, once, for all forks."""
-    model = RUNS[0].build_model(10)
-    optimizer = RUNS[0].build_optimizer(model)
+    model = build_model(RUNS[0], 10)
+    optimizer = build_optimizer(RUNS[0], model)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

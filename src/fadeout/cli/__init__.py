@@ -1,12 +1,26 @@
 """The command line. Names here are the names in the code."""
 
 import difflib
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 
 from fadeout import __version__
 from fadeout._checks import MissingExtraError, extra
+
+COMMANDS = {
+    "demo": "demo:demo",
+    "inspect": "networks:inspect",
+    "compact": "networks:compact",
+    "export": "networks:export",
+    "data": "data:data",
+    "list": "experiments:show",
+    "run": "experiments:run",
+    "reproduce": "experiments:reproduce",
+    "report": "experiments:report",
+}
+"""The module of this folder and the function that each command is; only that module is imported."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,48 +49,31 @@ def _run(arguments: list[str]) -> None:
         return
     with extra("experiments"):
         import tyro
-    commands = _commands()
-    _check(arguments, commands)
-    if arguments[:1] == ["run"]:  # its fields depend on the task
-        from fadeout.cli.experiments import run
-
-        run(arguments[1:])
+    name, rest = (arguments or ["--help"])[0], arguments[1:]
+    flags = (tyro.conf.FlagCreatePairsOff,)
+    if name.startswith("-"):  # to list all commands takes all of them
+        tyro.extras.subcommand_cli_from_dict(
+            {each: _load(each) for each in COMMANDS},
+            prog="fadeout",
+            description="Prune PyTorch networks while they train.",
+            args=[name, *rest],
+            config=flags,
+        )
         return
-    tyro.extras.subcommand_cli_from_dict(
-        commands,
-        prog="fadeout",
-        description="Prune PyTorch networks while they train.",
-        args=arguments or ["--help"],
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    command = _load(name)
+    if name == "run":  # its fields depend on the task
+        command(rest)
+    else:
+        tyro.cli(command, prog=f"fadeout {name}", args=rest, config=flags)
 
 
-def _commands() -> dict[str, Callable[..., object]]:
-    # here, because these need the extra
-    from fadeout.cli.data import data
-    from fadeout.cli.experiments import report, reproduce, run, show
-    from fadeout.cli.networks import compact, export, inspect
-    from fadeout.experiments.demo import demo
-
-    return {
-        "demo": demo,
-        "inspect": inspect,
-        "compact": compact,
-        "export": export,
-        "data": data,
-        "list": show,
-        "run": run,
-        "reproduce": reproduce,
-        "report": report,
-    }
-
-
-def _check(arguments: list[str], commands: dict[str, Callable[..., object]]) -> None:
-    if not arguments or arguments[0].startswith("-") or arguments[0] in commands:
-        return
-    near = difflib.get_close_matches(arguments[0], commands, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(commands)}"
-    raise ValueError(f"no command {arguments[0]!r}; {hint}")
+def _load(name: str) -> Callable[..., object]:
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(COMMANDS)}"
+        raise ValueError(f"no command {name!r}; {hint}")
+    module, function = COMMANDS[name].split(":")
+    return getattr(importlib.import_module(f"fadeout.cli.{module}"), function)
 
 
 def _stop(code: int, message: str) -> None:

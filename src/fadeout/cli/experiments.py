@@ -7,14 +7,17 @@ from typing import Annotated, Any, Literal
 
 from fadeout._checks import extra, known
 from fadeout.cli.display import Display
+from fadeout.experiments.bookkeeping import plan
+from fadeout.experiments.build import build_data
 from fadeout.experiments.catalogue import EXPERIMENTS
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.processes import World, join, launched
+from fadeout.experiments.processes import join, launched
+from fadeout.experiments.record import describe_record
 from fadeout.experiments.report import Section
 from fadeout.experiments.report import report as write_report
-from fadeout.experiments.run import DATA, METHODS, MODELS, Run
-from fadeout.experiments.sweep import collect, collected, sweep
+from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.experiments.tasks import TASKS, task
+from fadeout.methods.registry import METHODS
 
 with extra("experiments"):
     import tyro
@@ -26,12 +29,15 @@ def show() -> None:
     for title, names in (
         ("networks", {n: (f.__doc__ or "").splitlines()[0] for n, f in MODELS.items()}),
         ("data sets", {n: (f.__doc__ or "").splitlines()[0] for n, f in DATA.items()}),
-        ("methods", {n: (f.__doc__ or "").splitlines()[0] for n, f in METHODS.items()}),
+        ("methods", {n: method.summary for n, method in METHODS.items()}),
         (
             "tasks, for fadeout run",
             {n: f"{r.model} on {r.data}, {r.epochs} epochs" for n, r in TASKS.items()},
         ),
-        ("experiments, for fadeout reproduce", {n: _described(n) for n in EXPERIMENTS}),
+        (
+            "experiments, for fadeout reproduce",
+            {n: f"{e.title}: {len(e.runs())} runs" for n, e in EXPERIMENTS.items()},
+        ),
     ):
         print(f"{title}:")
         width = max(map(len, names))
@@ -76,37 +82,32 @@ def run(arguments: list[str]) -> None:
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     chosen = {f.name: getattr(typed, f.name) for f in fields(Run)}
-    base = TASKS[name].to_dict()
-    _run(task(name, **{field: value for field, value in chosen.items() if value != base[field]}), typed)
+    changes = {field: value for field, value in chosen.items() if value != getattr(TASKS[name], field)}
+    _run(task(name, **changes), typed)
 
 
 def _run(config: Run, options: Command) -> None:
-    with join(options.parallel, options.device) as world:
-        _run_in(world, config, options)
-
-
-def _run_in(world: World, config: Run, options: Command) -> None:
     folder = options.results / config.hash
-    console = Console() if world.main else Console(quiet=True, force_terminal=False)
-    console.print(f"{_name(config)}, in {folder}", highlight=False, markup=False, soft_wrap=True)
-    log = _TensorBoard(folder) if options.tensorboard and world.main else None
-    try:
-        with Display(console) as display:
-            record = execute(
-                config,
-                options.results,
-                data_dir=options.data_dir,
-                device=options.device,
-                checkpoint_every=options.checkpoint_every,
-                watch=(lambda now: (display(now), log and log(now))) if world.main else None,
-                world=world,
-            )
-    except Stopped:
-        if not world.main:
-            raise SystemExit(130) from None
-        raise KeyboardInterrupt(f"stopped; its state is in {folder}, and the same command goes on") from None
-    if world.main:
-        print(_outcome(record))
+    with join(options.parallel, options.device) as world:
+        console = Console() if world.main else Console(quiet=True, force_terminal=False)
+        console.print(f"{config}, in {folder}", highlight=False, markup=False, soft_wrap=True)
+        log = _TensorBoard(folder) if options.tensorboard and world.main else None
+        try:
+            with Display(console) as display:
+                record = execute(
+                    config,
+                    options.results,
+                    data_dir=options.data_dir,
+                    device=options.device,
+                    checkpoint_every=options.checkpoint_every,
+                    watch=(lambda now: (display(now), log and log(now))) if world.main else None,
+                    world=world,
+                )
+        except Stopped:
+            said = f"stopped; its state is in {folder}, and the same command goes on"
+            raise (KeyboardInterrupt(said) if world.main else SystemExit(130)) from None
+        if world.main:
+            print(describe_record(record))
 
 
 def reproduce(
@@ -145,42 +146,33 @@ def reproduce(
     known("experiment", experiment, EXPERIMENTS)
     if launched() > 1:
         raise ValueError("torchrun is for fadeout run --parallel; several runs at a time are --jobs")
-    every = [replace(r, epochs_scale=epochs_scale, steps=steps) for r in EXPERIMENTS[experiment].runs()]
-    runs = [one for one in every if all(_meets(one, condition) for condition in only)]
-    if not runs:
-        raise ValueError(f"no run of {experiment} meets {' and '.join(only)}; {_choices(every, only)}")
-    kept = [record for record in collected(experiment, results).values() if record["status"] == "done"]
-    kept = [record for record in kept if record["hash"] in {one.hash for one in runs}]
-    left = [one for one in runs if one.hash not in {record["hash"] for record in kept}]
-    done = len(kept) + sum((results / one.hash / "result.json").exists() for one in left)
-    print(f"{experiment}: {len(runs)} runs, {done} of them finished", flush=True)
+    every = [
+        replace(r, epochs_scale=epochs_scale, steps=steps or r.steps) for r in EXPERIMENTS[experiment].runs()
+    ]
+    todo = plan(experiment, every, results, only)
+    print(f"{experiment}: {len(todo.runs)} runs, {todo.finished} of them finished", flush=True)
     if dry:
-        for one in runs:
-            print(f"  {one.hash}  {_name(one)}")
+        for one in todo.runs:
+            print(f"  {one.hash}  {one}")
         return
-    if backend == "processes" and done < len(runs) and len({one.data for one in runs}) == 1:
-        runs[0].build_data(data_dir)  # a missing data set is said once, before anything starts
-    count = iter(range(len(kept) + 1, len(runs) + 1))
-
-    def on_done(record: dict[str, Any]) -> None:
-        collect(experiment, [record], results)  # at once, so that a sweep that is stopped can be reported
-        print(f"{next(count)}/{len(runs)}  {_outcome(record)}", flush=True)
-
-    records = kept + sweep(
-        left,
-        results,
+    if (
+        backend == "processes"
+        and todo.finished < len(todo.runs)
+        and len({one.data for one in todo.runs}) == 1
+    ):
+        build_data(todo.runs[0], data_dir)  # a missing data set is said once, before anything starts
+    records = todo.carry_out(
+        lambda number, record: print(f"{number}/{len(todo.runs)}  {describe_record(record)}", flush=True),
         jobs=jobs,
         backend=backend,
         address=address,
-        on_done=on_done,
         data_dir=data_dir,
         device=device,
         checkpoint_every=checkpoint_every,
     )
-    path = collect(experiment, records, results)
     states = Counter(record["status"] for record in records)
     said = ", ".join(f"{number} {state}" for state, number in states.items())
-    print(f"{experiment}: {said}; written to {path}")
+    print(f"{experiment}: {said}; written to {results / f'{experiment}.jsonl'}")
     if states["failed"]:
         raise SystemExit(1)
 
@@ -203,64 +195,13 @@ def report(
 
 
 def arrange(found: dict[str, list[dict[str, Any]]]) -> list[Section]:
-    """The sections of a report: the experiments in the paper's order, then what belongs to none."""
-    order = [*EXPERIMENTS, *sorted(found.keys() - EXPERIMENTS.keys())]
-    return [_section(name, found[name]) for name in order if name in found]
-
-
-def _section(name: str, records: list[dict[str, Any]]) -> Section:
-    if name not in EXPERIMENTS:
-        return Section(name, name, "table", records)
-    experiment = EXPERIMENTS[name]
-    return Section(name, experiment.title, experiment.kind, records, experiment.published())
-
-
-def _meets(one: Run, condition: str) -> bool:
-    name, equals, value = condition.partition("=")
-    if not equals:
-        raise ValueError(f"--only takes conditions such as method=auto, got {condition!r}")
-    known("field", name, one.to_dict())
-    found = getattr(one, name)
-    if isinstance(found, float | int) and not isinstance(found, bool):
-        try:
-            return float(value) == float(found)
-        except ValueError:
-            raise ValueError(f"--only {name}= takes a number, got {value!r}") from None
-    return value == str(found)
-
-
-def _choices(runs: list[Run], conditions: tuple[str, ...]) -> str:
-    """What the fields named in conditions are."""
-    names = dict.fromkeys(condition.partition("=")[0] for condition in conditions)
-    values = {name: dict.fromkeys(str(getattr(one, name)) for one in runs) for name in names}
-    return "; ".join(f"{name} is {' or '.join(found)}" for name, found in values.items())
-
-
-def _described(name: str) -> str:
-    experiment = EXPERIMENTS[name]
-    return f"{experiment.title}: {len(experiment.runs())} runs"
-
-
-def _name(one: Run) -> str:
-    """A run in a line: what it is, and what sets it apart."""
-    parts = [one.model if one.width is None else f"{one.model}-{one.width}", "on", f"{one.data}:", one.method]
-    if one.method != "dense":
-        parts.append(
-            f"{100 * one.sparsity:g} % of {'weights' if one.structure == 'elements' else 'parameters'}"
-        )
-    if one.method in ("swd", "growing_decay"):
-        parts.append(f"({one.a_min:g} to {one.a_max:g})")
-    parts.append(f"seed {one.seed}")
-    return " ".join(parts) + (", shortened" if one.shortened else "")
-
-
-def _outcome(record: dict[str, Any]) -> str:
-    name = _name(Run(**record["run"]))
-    if record["status"] != "done":
-        return f"{name}: {record['status']}: {record['error'].strip().splitlines()[-1]}"
-    through = f", {record['before']:.2f} before and {record['removed']:.2f} after removal"
-    left = f"{record['parameters_left'] / record['parameters']:.2%} of the parameters left"
-    return f"{name}: {record['after']:.2f} %{through}, {left}, {record['seconds']:.0f} s"
+    """The sections of a report: the experiments in the catalogue's order, then what belongs to none."""
+    known_ones = [experiment for name, experiment in EXPERIMENTS.items() if name in found]
+    others = sorted(found.keys() - EXPERIMENTS.keys())
+    return [
+        *(Section(e.name, e.title, e.kind, found[e.name], e.published()) for e in known_ones),
+        *(Section(name, name, "table", found[name]) for name in others),
+    ]
 
 
 class _TensorBoard:

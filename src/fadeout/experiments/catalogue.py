@@ -1,6 +1,6 @@
-"""One experiment for each table and figure of the paper: a function that returns its runs.
+"""The experiments: one for each table and figure of the paper, and the project's own.
 
-To add an experiment, add a function and name it in :data:`EXPERIMENTS`.
+To add an experiment, add a function that yields its runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,62 +8,81 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+from fadeout.experiments.demo import Settings
 from fadeout.experiments.paper import TITLES, Value, published
 from fadeout.experiments.run import Run
 from fadeout.experiments.tasks import task
+from fadeout.methods.variants import VARIANTS
+
+Kind = Literal["curve", "grid", "table"]
 
 # What is left, in percent: the 22 targets of the paper's trade-off figures
 LEFT = (90, 80, 70, 60, 50, 40, 30, 25, 20, 15, 10, 7.5, 5, 4, 3, 2.5, 2, 1.5, 1, 0.5, 0.2, 0.1)
 TARGETS = tuple(round(1 - left / 100, 5) for left in LEFT)
+_GRID_TASKS = ("resnet18-cifar10", "resnet20-cifar10", "resnet34-cifar100")
 
 
-def cora() -> Iterator[Run]:
-    """Magnitude pruning, SWD, and beside them ``auto`` and GMP; five seeds where little is left."""
-    for seed in range(5):
-        for target in TARGETS if seed < 3 else TARGETS[-4:]:
-            for method in ("auto", "gmp", "swd", "han"):
-                yield task("gcn-cora", method=method, sparsity=target, seed=seed)
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure.
+
+    Attributes:
+        name: on the command line.
+        title: what it shows.
+        kind: how the report shows it: a curve over targets, a grid of strengths, or a table.
+        generate: yields its runs.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    generate: Callable[[], Iterator[Run]]
+
+    def published(self) -> list[Value]:
+        """What the paper has for it."""
+        if self.name in TITLES:
+            return published(self.name)
+        networks = {(run.model, run.width, run.structure, run.sparsity) for run in self.runs()}
+        similar = published("cifar10-tradeoff", source="Table 3")
+        return [v for v in similar if (v.network, v.width, v.structure, v.sparsity) in networks]
+
+    def runs(self) -> list[Run]:
+        """Its runs, each once."""
+        return list({run.hash: run for run in self.generate()}.values())
 
 
-def lenet_grid() -> Iterator[Run]:
-    """Both targets and all strengths of the paper's grid, and ``auto``."""
-    for target in (0.9, 0.99):
-        for a_max, a_min in product((1e1, 1e2, 1e3, 1e4), (1e-1, 1e-2, 1e-3, 1e-4)):
-            yield task("lenet5-mnist", method="swd", sparsity=target, a_min=a_min, a_max=a_max)
-        yield task("lenet5-mnist", method="auto", sparsity=target)
+EXPERIMENTS: dict[str, Experiment] = {}
+"""By name, in the order in which a report shows them."""
+
+Generate = Callable[[], Iterator[Run]]
 
 
-def cifar10_tradeoff() -> Iterator[Run]:
-    """All targets, 64 and 16 maps, unstructured and structured, the paper's three methods, auto and GMP."""
-    for name, structure in product(("resnet20-cifar10", "resnet20-16-cifar10"), ("elements", "channels")):
-        base = "han" if structure == "elements" else "liu"
-        for target, method in product(TARGETS, (base, "rewinding", "swd", "auto", "gmp")):
-            yield _collapsing(name, method=method, structure=structure, sparsity=target)
+def experiment(kind: Kind, title: str = "") -> Callable[[Generate], Generate]:
+    """Enter a function that yields runs; its name and the paper's title are the experiment's."""
+
+    def enter(generate: Generate) -> Generate:
+        name = generate.__name__.replace("_", "-")
+        EXPERIMENTS[name] = Experiment(name, title or TITLES[name], kind, generate)
+        return generate
+
+    return enter
 
 
-def cifar10_short() -> Iterator[Run]:
-    """One of each at 90 %, 16 maps: a small part of the trade-off, to be shortened."""
-    for method, structure in (
-        ("swd", "elements"),
-        ("auto", "elements"),
-        ("han", "elements"),
-        ("rewinding", "elements"),
-        ("swd", "channels"),
-        ("auto", "channels"),
-        ("liu", "channels"),
-        ("rewinding", "channels"),
-    ):
-        yield task("resnet20-16-cifar10", method=method, structure=structure, sparsity=0.9)
+def _collapsing(name: str, **changes: object) -> Run:
+    """A structured run in which a layer may collapse, as in the paper."""
+    return task(name, **changes, **({"min_channels": 0} if changes.get("structure") == "channels" else {}))
 
 
-def imagenet() -> Iterator[Run]:
-    """ResNet-50: 50, 90 and 97.5 % of the weights; 10, 25, 50 and 80 % of the parameters by channels."""
-    for target, method in product((0.5, 0.9, 0.975), ("han", "rewinding", "swd", "auto")):
-        yield task("resnet50-imagenet", method=method, sparsity=target)
-    for target, method in product((0.1, 0.25, 0.5, 0.8), ("liu", "rewinding", "swd", "auto")):
-        yield _collapsing("resnet50-imagenet", method=method, structure="channels", sparsity=target)
+def _published(experiment: str) -> list[tuple[float, float]]:
+    """The strengths of a grid of the paper, (a_max, a_min), row by row."""
+    pairs = {(v.a_max, v.a_min): None for v in published(experiment)}
+    return [(high, low) for high, low in pairs if high is not None and low is not None]
 
 
+# The paper's ----------------------------------------------------------------------------------------------
+
+
+@experiment("table")
 def comparison() -> Iterator[Run]:
     """The paper's own lines of Table 1; structured, ImageNet has 180 epochs and a warm restart."""
     for target in (0.5, 0.9, 0.975):
@@ -82,6 +101,50 @@ def comparison() -> Iterator[Run]:
         yield _collapsing(name, method=method, structure="channels", sparsity=target)
 
 
+@experiment("table")
+def imagenet() -> Iterator[Run]:
+    """ResNet-50: 50, 90 and 97.5 % of the weights; 10, 25, 50 and 80 % of the parameters by channels."""
+    for target, method in product((0.5, 0.9, 0.975), ("han", "rewinding", "swd", "auto")):
+        yield task("resnet50-imagenet", method=method, sparsity=target)
+    for target, method in product((0.1, 0.25, 0.5, 0.8), ("liu", "rewinding", "swd", "auto")):
+        yield _collapsing("resnet50-imagenet", method=method, structure="channels", sparsity=target)
+
+
+@experiment("curve")
+def cifar10_tradeoff() -> Iterator[Run]:
+    """All targets, 64 and 16 maps, unstructured and structured, the paper's three methods, auto and GMP."""
+    for name, structure in product(("resnet20-cifar10", "resnet20-16-cifar10"), ("elements", "channels")):
+        base = "han" if structure == "elements" else "liu"
+        for target, method in product(TARGETS, (base, "rewinding", "swd", "auto", "gmp")):
+            yield _collapsing(name, method=method, structure=structure, sparsity=target)
+
+
+@experiment("table", "ResNet-20 with 16 maps on CIFAR-10, 90 %, every method of the paper")
+def cifar10_short() -> Iterator[Run]:
+    """One of each at 90 %, 16 maps: a small part of the trade-off, to be shortened."""
+    for method, structure in (
+        ("swd", "elements"),
+        ("auto", "elements"),
+        ("han", "elements"),
+        ("rewinding", "elements"),
+        ("swd", "channels"),
+        ("auto", "channels"),
+        ("liu", "channels"),
+        ("rewinding", "channels"),
+    ):
+        yield task("resnet20-16-cifar10", method=method, structure=structure, sparsity=0.9)
+
+
+@experiment("grid")
+def lenet_grid() -> Iterator[Run]:
+    """Both targets and all strengths of the paper's grid, and ``auto``."""
+    for target in (0.9, 0.99):
+        for a_max, a_min in product((1e1, 1e2, 1e3, 1e4), (1e-1, 1e-2, 1e-3, 1e-4)):
+            yield task("lenet5-mnist", method="swd", sparsity=target, a_min=a_min, a_max=a_max)
+        yield task("lenet5-mnist", method="auto", sparsity=target)
+
+
+@experiment("grid")
 def extended_grid() -> Iterator[Run]:
     """Strengths that grow and that fall, 90 %."""
     starts = (1e4, 1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -89,6 +152,7 @@ def extended_grid() -> Iterator[Run]:
         yield task("resnet20-cifar10", method="swd", a_min=a_min, a_max=a_max)
 
 
+@experiment("grid")
 def structured_grid() -> Iterator[Run]:
     """Channels at 75 and 90 %."""
     for target, (a_max, a_min) in product((0.75, 0.9), _published("structured-grid")):
@@ -102,24 +166,37 @@ def structured_grid() -> Iterator[Run]:
         )
 
 
+@experiment("grid")
 def unstructured_grids() -> Iterator[Run]:
     """Single weights at 90 %: ResNet-18 and ResNet-20 on CIFAR-10, ResNet-34 on CIFAR-100."""
     for name, (a_max, a_min) in product(_GRID_TASKS, _published("unstructured-grids")):
         yield task(name, method="swd", a_min=a_min, a_max=a_max)
 
 
+@experiment("grid")
 def structured_grids() -> Iterator[Run]:
     """Channels at 90 %: the same networks."""
     for name, (a_max, a_min) in product(_GRID_TASKS, _published("structured-grids")):
         yield _collapsing(name, method="swd", structure="channels", a_min=a_min, a_max=a_max)
 
 
+@experiment("curve")
 def strengths() -> Iterator[Run]:
     """Four pairs of strengths over all targets, 16 maps."""
     for target, a_min, a_max in product(TARGETS, (0.1, 1.0), (1e4, 5e4)):
         yield task("resnet20-16-cifar10", method="swd", sparsity=target, a_min=a_min, a_max=a_max)
 
 
+@experiment("curve")
+def cora() -> Iterator[Run]:
+    """Magnitude pruning, SWD, and beside them ``auto`` and GMP; five seeds where little is left."""
+    for seed in range(5):
+        for target in TARGETS if seed < 3 else TARGETS[-4:]:
+            for method in ("auto", "gmp", "swd", "han"):
+                yield task("gcn-cora", method=method, sparsity=target, seed=seed)
+
+
+@experiment("curve")
 def ablation() -> Iterator[Run]:
     """Plain decay, decay that grows everywhere, and SWD; no fine-tuning."""
     for target in (0.25, 0.5, 0.8, 0.95):
@@ -127,6 +204,7 @@ def ablation() -> Iterator[Run]:
             yield task("resnet20-cifar10", method=method, sparsity=target)
 
 
+@experiment("table")
 def cost() -> Iterator[Run]:
     """Seconds of an epoch without pruning, and with SWD on weights and on channels."""
     for name, epochs in (("resnet50-imagenet", 5), ("resnet20-cifar10", 50)):
@@ -135,65 +213,51 @@ def cost() -> Iterator[Run]:
             yield task(name, method="swd", structure=structure, epochs=epochs)
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A table or figure of the paper.
-
-    Attributes:
-        name: on the command line.
-        title: what it shows.
-        kind: how the report shows it: a curve over targets, a grid of strengths, or a table.
-        generate: yields its runs.
-    """
-
-    name: str
-    title: str
-    kind: Literal["curve", "grid", "table"]
-    generate: Callable[[], Iterator[Run]]
-
-    def published(self) -> list[Value]:
-        """What the paper has for it."""
-        if self.name in TITLES:
-            return published(self.name)
-        networks = {(run.model, run.width, run.structure, run.sparsity) for run in self.runs()}
-        similar = published("cifar10-tradeoff", source="Table 3")
-        return [v for v in similar if (v.network, v.width, v.structure, v.sparsity) in networks]
-
-    def runs(self) -> list[Run]:
-        """Its runs, each once."""
-        return list({run.hash: run for run in self.generate()}.values())
+# The project's own ----------------------------------------------------------------------------------------
 
 
-_KINDS: dict[Callable[[], Iterator[Run]], Literal["curve", "grid", "table"]] = {
-    comparison: "table",
-    imagenet: "table",
-    cifar10_tradeoff: "curve",
-    cifar10_short: "table",
-    lenet_grid: "grid",
-    extended_grid: "grid",
-    structured_grid: "grid",
-    unstructured_grids: "grid",
-    structured_grids: "grid",
-    strengths: "curve",
-    cora: "curve",
-    ablation: "curve",
-    cost: "table",
-}
-EXPERIMENTS: dict[str, Experiment] = {}
-for _generate, _kind in _KINDS.items():
-    _name = _generate.__name__.replace("_", "-")
-    _title = TITLES.get(_name, "ResNet-20 with 16 maps on CIFAR-10, 90 %, every method of the paper")
-    EXPERIMENTS[_name] = Experiment(_name, _title, _kind, _generate)
-
-_GRID_TASKS = ("resnet18-cifar10", "resnet20-cifar10", "resnet34-cifar100")
+@experiment("curve", "A small network on digits: the runs of fadeout demo")
+def demo() -> Iterator[Run]:
+    """Magnitude pruning at once and in rounds, and ``auto``; then whole channels."""
+    yield from Settings().compared()
+    yield from Settings().cut()
 
 
-def _collapsing(name: str, **changes: object) -> Run:
-    """A structured run in which a layer may collapse, as in the paper."""
-    return task(name, **changes, **({"min_channels": 0} if changes.get("structure") == "channels" else {}))
+@experiment("curve", "LeNet-5 on MNIST at extreme sparsity, a tenth of the paper's epochs")
+def lenet_mnist() -> Iterator[Run]:
+    """``auto`` and GMP at four targets, the published form at 99 %, and the dense network."""
+    targets = (0.99, 0.9, 0.98, 0.995)
+    for seed in range(3):
+        for method, target in [*product(("auto", "gmp"), targets), ("swd", 0.99), ("dense", 0.9)]:
+            yield task("lenet5-mnist", method=method, sparsity=target, seed=seed, epochs=20)
 
 
-def _published(experiment: str) -> list[tuple[float, float]]:
-    """The strengths of a grid of the paper, (a_max, a_min), row by row."""
-    pairs = {(v.a_max, v.a_min): None for v in published(experiment)}
-    return [(high, low) for high, low in pairs if high is not None and low is not None]
+@experiment("table", "What the default fade should do with whole channels")
+def channel_fades() -> Iterator[Run]:
+    """Three targets: a small network on digits, and ResNet-20 for three short epochs of CIFAR-10."""
+    fades = [
+        {"method": "auto"},
+        {"method": "variant", "fade": "growing target"},
+        {"method": "swd", "a_min": 1e2, "a_max": 1e6},
+        {"method": "gmp"},
+    ]
+    more = [
+        {"method": "variant", "fade": "target from 0 until 0.4"},
+        {"method": "swd", "a_min": 1e-1, "a_max": 1e5},
+    ]
+    for seed, target, fade in product(range(3), (0.9, 0.75, 0.5), fades + more):
+        yield task("digits", structure="channels", sparsity=target, seed=seed, **fade)
+    short = {"epochs": 3, "batch_size": 64, "steps": 312}
+    for target, fade in product((0.9, 0.75, 0.5), fades):
+        yield task("resnet20-16-cifar10", structure="channels", sparsity=target, **short, **fade)
+
+
+@experiment("table", "What else the default fade could be: one thing changed at a time")
+def fade_variants() -> Iterator[Run]:
+    """Variants, LAMP and GMP: a small network on digits, and LeNet-5 on MNIST for 8 epochs."""
+    fades = [{"method": method, "criterion": c} for method in ("auto", "gmp") for c in ("magnitude", "lamp")]
+    fades += [{"method": "variant", "fade": name} for name in VARIANTS if not name.endswith("until 0.4")]
+    for target, seed, fade in product((0.99, 0.98), range(4), fades):
+        yield task("digits", norm=False, sparsity=target, seed=seed, **fade)
+    for seed, fade in product(range(2), fades):
+        yield task("lenet5-mnist", sparsity=0.99, seed=seed, epochs=8, **fade)

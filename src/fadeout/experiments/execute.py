@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import time
 import warnings
@@ -12,17 +11,26 @@ from typing import Any
 
 import torch
 
-import fadeout
-from fadeout._files import write_atomically
-from fadeout.experiments.folder import VERSION, alone, check_version, conditions, read_json, write_json
+from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
+from fadeout.experiments.folder import (
+    VERSION,
+    alone,
+    append_metrics,
+    check_version,
+    read_checkpoint,
+    read_json,
+    write_checkpoint,
+    write_json,
+)
 from fadeout.experiments.processes import ALONE, World
-from fadeout.experiments.recipes import Phase
+from fadeout.experiments.record import make_record
 from fadeout.experiments.run import Run
 from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.training import LEARNING_RATES, Accuracy, Step, evaluate, train
 from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import one_shot
+from fadeout.methods.method import Phase
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
 _TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
@@ -109,16 +117,17 @@ class Execution:
     ):
         self.run, self.folder, self.device, self.world = run, folder, device, world
         self.every, self.watch, self.stopping = checkpoint_every, watch, []
-        self.data = world.own(run.build_data(data_dir))
+        self.data = world.own(build_data(run, data_dir))
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
-        self.model = run.build_model(self.data.num_classes).to(device)
+        self.model = build_model(run, self.data.num_classes).to(device)
         world.check(self.model, run.batch_size, self.data.example)
-        self.structure = run.build_structure(_moved(self.data.example, device))
+        self.example = _moved(self.data.example, device)
+        self.structure = build_structure(run, self.example)
         if run.method != "dense":  # a target out of reach is said now, not after the training
             self.structure.bind(self.model, None, has_two_dimensions).check(run.sparsity)
         self.network: Any = world.wrap(self.model)
         self.network = torch.compile(self.network) if run.compile else self.network
-        self.optimizer = run.build_optimizer(self.model)
+        self.optimizer = build_optimizer(run, self.model)
         self.scheduler: Any = None
         self.pruner: Any = NoPruning()
         self.masks, self.removed = Masks({}), 0.0
@@ -134,7 +143,8 @@ class Execution:
 
     def carry_out(self) -> dict[str, Any]:
         """All phases, from wherever the checkpoint says; returns the record."""
-        state = self.world.first(self._load)
+        place = self.device if self.world.size == 1 else "cpu"
+        state = self.world.first(lambda: read_checkpoint(self.folder, place))
         if state is not None:
             self._restore(state)
         self.worlds = list(dict.fromkeys([*self.worlds, str(self.world)]))
@@ -164,10 +174,12 @@ class Execution:
         steps = phase.epochs * self.steps
         self._detach()
         if phase.restart:
-            self.optimizer = self.run.build_optimizer(self.model)
+            self.optimizer = build_optimizer(self.run, self.model)
             self.scheduler = LEARNING_RATES[self.run.learning_rates](self.optimizer, steps)
         else:
             self.scheduler = None
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["lr"] if phase.lr is None else phase.lr
         if phase.pruner is not None:
             self.pruner = phase.pruner(self.model, self.optimizer, steps=steps, structure=self.structure)
         if self.masks:
@@ -238,8 +250,8 @@ class Execution:
     def _test(self) -> Accuracy:
         """The accuracy of the network as it is; what has not changed since the last test is not tested."""
         if self.tested is None:
-            example = self.data.example
-            size = _TEST_BATCH if isinstance(example, tuple) else max(1, _TEST_VALUES // example.numel())
+            graph = isinstance(self.example, tuple)
+            size = _TEST_BATCH if graph else max(1, _TEST_VALUES // self.example.numel())
             batches = self.data.tests(min(_TEST_BATCH, size))
             self.tested = evaluate(self.network, batches, self.device, self.world)
         return self.tested
@@ -258,12 +270,8 @@ class Execution:
         }
         self.losses = []
         self.figures["top1"] = found.top1
-        if not self.world.main:
-            return
-        with (self.folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # a checkpoint says how long the file is
+        if self.world.main:
+            append_metrics(self.folder, line)
 
     def _display(self, now: Step) -> dict[str, Any]:
         return {
@@ -282,33 +290,13 @@ class Execution:
 
     def _record(self) -> dict[str, Any]:
         state = self.world.whole(self.model.state_dict())
-        return self.world.first(lambda: self._measured(state))
 
-    def _measured(self, state: dict[str, Any]) -> dict[str, Any]:
-        after, top5 = self.figures["after"], self.figures["top5"]
-        example = _moved(self.data.example, self.device)
-        model = self.run.build_model(self.data.num_classes).to(self.device)
-        dense = fadeout.measure(model, example).total
-        model.load_state_dict(state)
-        small = fadeout.measure(fadeout.compact(model, example), example).total
-        return {
-            "version": VERSION,
-            "hash": self.run.hash,
-            "status": "done",
-            "run": self.run.to_dict(),
-            "before": round(self.figures.get("before", after), 4),
-            "removed": round(self.figures.get("removed", after), 4),
-            "after": round(after, 4),
-            "top5_before": round(self.figures.get("top5_before", top5), 4),
-            "top5": round(top5, 4),
-            "parameters": dense.parameters,
-            "parameters_left": small.parameters if self.run.structure == "channels" else small.nonzero,
-            "operations": dense.operations_output,
-            "operations_left": small.operations_output,
-            "seconds": round(self._elapsed(), 2),
-            **({"parallel": self.worlds} if self.worlds != [str(ALONE)] else {}),
-            **conditions(),
-        }
+        def measure() -> dict[str, Any]:
+            model = build_model(self.run, self.data.num_classes).to(self.device)
+            record = make_record(self.run, model, state, self.example, self.figures, self._elapsed())
+            return record | ({"parallel": self.worlds} if self.worlds != [str(ALONE)] else {})
+
+        return self.world.first(measure)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.since
@@ -316,20 +304,8 @@ class Execution:
     # State --------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        metrics = self.folder / "metrics.jsonl"
-        state = self.world.whole(self._state())
-        state |= {"metrics": metrics.stat().st_size if metrics.exists() else 0, "seconds": self._elapsed()}
-
-        def write() -> None:
-            try:
-                write_atomically(self.folder / "checkpoint", lambda path: torch.save(state, path))
-            except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
-                raise OSError(
-                    f"no checkpoint could be written to {self.folder} ({error}); the one before is intact: "
-                    "make room, and the same command goes on"
-                ) from error
-
-        self.world.first(write)
+        state = self.world.whole(self._state()) | {"seconds": self._elapsed()}
+        self.world.first(lambda: write_checkpoint(self.folder, state))
         self.saved = time.monotonic()
 
     def _state(self) -> dict[str, Any]:
@@ -347,19 +323,6 @@ class Execution:
             "worlds": self.worlds,
         }
 
-    def _load(self) -> dict[str, Any] | None:
-        path, state = self.folder / "checkpoint", None
-        if path.exists():
-            try:
-                place = self.device if self.world.size == 1 else "cpu"
-                state = torch.load(path, map_location=place, weights_only=True)
-            except Exception as error:
-                raise ValueError(
-                    f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
-                ) from error
-        self._cut_metrics(state["metrics"] if state else 0)
-        return state
-
     def _restore(self, state: dict[str, Any]) -> None:
         self.phase, self.epoch, self.step = state["phase"], state["epoch"], state["step"]
         self._take(Masks(state["masks"]))
@@ -372,12 +335,6 @@ class Execution:
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
             self.pruner.load_state_dict(state["pruner"])
-
-    def _cut_metrics(self, length: int) -> None:
-        """Forget what was measured after the checkpoint: it will be measured again."""
-        path = self.folder / "metrics.jsonl"
-        if path.exists():
-            os.truncate(path, length)
 
 
 def _check_device(device: str) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a run: its version, its lock, its files, and under which conditions they came about."""
+"""The folder of a run: ``config.json``, ``metrics.jsonl``, ``checkpoint``, ``result.json``, and its lock."""
 
 import contextlib
 import fcntl
@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 
 import fadeout
 from fadeout._files import write_atomically
+from fadeout.experiments.run import Run
+from fadeout.methods.registry import OPTIONS
 
 VERSION = 1
 
@@ -87,3 +90,65 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a file of the folder, whole or not at all."""
     write_atomically(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))
+
+
+# Checkpoint and metrics -------------------------------------------------------------------------------------
+
+
+def append_metrics(folder: Path, line: dict[str, Any]) -> None:
+    """Add a line to the metrics, safely on disk, since a checkpoint says how long the file is."""
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Write a run's state, whole or not at all, and with it how far the metrics reach."""
+    metrics = folder / "metrics.jsonl"
+    state = {**state, "metrics": metrics.stat().st_size if metrics.exists() else 0}
+    try:
+        write_atomically(folder / "checkpoint", lambda path: torch.save(state, path))
+    except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
+        raise OSError(
+            f"no checkpoint could be written to {folder} ({error}); the one before is intact: "
+            "make room, and the same command goes on"
+        ) from error
+
+
+def read_checkpoint(folder: Path, device: str = "cpu") -> dict[str, Any] | None:
+    """The last state of a run, if any; metrics from after it are forgotten: they will be measured again."""
+    path, metrics, state = folder / "checkpoint", folder / "metrics.jsonl", None
+    if path.exists():
+        try:
+            state = torch.load(path, map_location=device, weights_only=True)
+        except Exception as error:
+            raise ValueError(
+                f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
+            ) from error
+    if metrics.exists():
+        os.truncate(metrics, state["metrics"] if state else 0)
+    return state
+
+
+def share_training(run: Run, done: Run, results: str | os.PathLike[str]) -> bool:
+    """Let a run begin where the training of a finished run ended, if its own would be the same.
+
+    So it is for runs that differ in method and target only, if nothing acts during the first phase of either.
+
+    Returns:
+        whether it is so, and the run is still to begin.
+    """
+    folder, source = Path(results) / run.hash, Path(results) / done.hash
+    names = {field.name for field in fields(Run)} - {"method", "sparsity", *OPTIONS}
+    alike = all(getattr(run, name) == getattr(done, name) for name in names)
+    first = run.phases()[0]
+    if not alike or run.soft or first.pruner is not None or first != done.phases()[0]:
+        return False
+    state = None if (folder / "checkpoint").exists() else read_checkpoint(source)
+    if state is None or state["epoch"] != first.epochs:
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source / "metrics.jsonl", folder)
+    write_checkpoint(folder, {**state, "phase": 0, "figures": {}})
+    return True

@@ -4,38 +4,32 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from typing import Any, Literal, get_args
 
-import torch
 from torch import nn
-from torch.optim import SGD, Adam, Optimizer
 
-import fadeout
 from fadeout import models
 from fadeout._checks import known
 from fadeout.experiments import data
-from fadeout.experiments.authors import AuthorsElements
-from fadeout.experiments.recipes import METHODS, Phase
 from fadeout.experiments.training import LEARNING_RATES
-from fadeout.models.lenet import lenet5_authors
-from fadeout.structures.channels import Channels
-from fadeout.structures.elements import Elements
+from fadeout.methods.method import Phase
+from fadeout.methods.registry import METHODS, OPTIONS
 
 DATA: dict[str, Callable[..., Any]] = {
     name: getattr(data, name) for name in data.__all__ if inspect.isfunction(getattr(data, name))
 }
 MODELS: dict[str, Callable[..., nn.Module]] = {name: getattr(models, name) for name in models.__all__}
 
+# These are in every record of version 1. A field that came later is written only where it says something, so
+# that records of one run are equal, whichever version wrote them
+_FIRST_OPTIONS = ("a_min", "a_max", "mu", "rounds", "fine_tune", "last_fine_tune", "smooth_l1")
+_LATER = {"later": True}
+
 
 @dataclass(frozen=True)
-class Run:
-    """All that decides the outcome of a run. Two runs with equal fields are the same run.
-
-    >>> run = Run(data="digits", model="smallcnn", method="auto", sparsity=0.9, epochs=2)
-    >>> [phase.name for phase in replace(run, method="han").phases()]
-    ['train', 'fine-tune 1', 'fine-tune 2', 'fine-tune 3', 'fine-tune 4', 'fine-tune 5']
-    """
+class Common:
+    """The settings that every run has, whatever its method."""
 
     data: str = "digits"
     """the data set"""
@@ -43,6 +37,8 @@ class Run:
     """the network"""
     width: int | None = None
     """feature maps of the network's first stage, or hidden units; by default the network's own"""
+    norm: bool = field(default=True, metadata=_LATER)
+    """whether the network has batch-norms, where it leaves the choice"""
     method: str = "auto"
     """how it is pruned"""
     structure: Literal["elements", "channels"] = "elements"
@@ -66,21 +62,6 @@ class Run:
     """of all parameters"""
     learning_rates: str = "thirds"
     """how the learning rate goes: thirds, constant, cosine or restarts"""
-
-    a_min: float | None = None
-    """swd: the strength at the start; by default the paper's for this network, data and structure"""
-    a_max: float | None = None
-    """swd: the strength at the end; by default the paper's"""
-    mu: float | None = None
-    """swd: the decay that the strength multiplies; by default the weight decay"""
-    rounds: int = 5
-    """han: removals"""
-    fine_tune: int = 5
-    """han: epochs after each removal but the last"""
-    last_fine_tune: int = 15
-    """han, liu: epochs after the last removal"""
-    smooth_l1: float = 1e-4
-    """liu, structured rewinding: the coefficient of the penalty on the scales"""
     soft: bool = False
     """also set the lowest weights to zero at the beginning of each epoch, free to grow again"""
     extra_epochs: int = 0
@@ -101,31 +82,48 @@ class Run:
     evaluate_every: int = 1
     """epochs between two tests"""
 
+
+def _declare(name: str) -> tuple[str, Any, Any]:
+    kind, default, _ = OPTIONS[name]
+    return name, kind, field(default=default, metadata={} if name in _FIRST_OPTIONS else _LATER)
+
+
+_Options: Any = make_dataclass("_Options", [_declare(name) for name in OPTIONS], frozen=True)
+_Options.__doc__ = "The options of all methods.\n\nAttributes:\n" + "".join(
+    f"    {name}: {option.help}\n" for name, option in OPTIONS.items()
+)
+
+
+@dataclass(frozen=True)
+class Run(_Options, Common):
+    """All that decides the outcome of a run. Two runs with equal fields are the same run.
+
+    The fields are those of :class:`Common` and the options of all methods, each of which is declared in the
+    method's own file (:class:`fadeout.methods.method.Method`).
+
+    >>> run = Run(data="digits", model="smallcnn", method="auto", sparsity=0.9, epochs=2)
+    >>> [phase.name for phase in replace(run, method="han", rounds=3).phases()]
+    ['train', 'fine-tune 1', 'fine-tune 2', 'fine-tune 3']
+    """
+
     def __post_init__(self):
         known("data", self.data, DATA)
         known("model", self.model, MODELS)
         known("method", self.method, METHODS)
         known("learning_rates", self.learning_rates, LEARNING_RATES)
-        known("structure", self.structure, ("elements", "channels"))
-        known("optimizer", self.optimizer, ("sgd", "adam"))
-        known("preset", self.preset, ("paper", "authors"))
         if not 0 < self.sparsity < 1:
             raise ValueError(f"sparsity is a fraction between 0 and 1, got {self.sparsity}")
-        for name in _POSITIVE:
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"{name} is above 0, got {getattr(self, name)}")
-        for name in _FROM_ZERO:
-            if getattr(self, name) is not None and not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is from 0 on, got {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed is a whole number from 0 to 2**32 - 1, got {self.seed}")
-        if self.method == "liu" and self.structure != "channels":
-            raise ValueError("liu prunes whole channels: --structure channels")
-        if self.method in ("swd", "growing_decay") and (self.a_min is None or self.a_max is None):
-            raise ValueError(
-                f"the paper names no strength for {self.model} on {self.data}, {self.structure}: pass "
-                "--a-min and --a-max, or take the method auto, which needs none"
-            )
+        for each in fields(self):
+            value: Any = getattr(self, each.name)
+            if isinstance(value, str):
+                known(each.name, value, get_args(each.type) or [value])
+            elif each.name in _POSITIVE and value is not None and not value > 0:
+                raise ValueError(f"{each.name} is above 0, got {value}")
+            elif isinstance(value, int | float) and not value >= 0:
+                raise ValueError(f"{each.name} is from 0 on, got {value}")
+        self.phases()  # raises where the settings of its method make no sense together
 
     @property
     def hash(self) -> str:
@@ -135,8 +133,9 @@ class Run:
         '44136fa355b3'
         """
         changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        for name in changed.keys() & _FRACTIONAL:
-            changed[name] = float(changed[name])  # 1 and 1.0 are equal, and the same run
+        for each in fields(self):
+            if each.name in changed and each.type in (float, float | None):
+                changed[each.name] = float(changed[each.name])  # 1 and 1.0 are equal, and the same run
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -145,56 +144,35 @@ class Run:
         return self.epochs_scale != 1 or self.steps is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, for ``config.json``."""
-        return asdict(self)
+        """Its fields, for ``config.json``; ``Run(**run.to_dict())`` is the run again."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if not (f.metadata.get("later") and getattr(self, f.name) == f.default)
+        }
 
     def phases(self) -> list[Phase]:
         """What happens, in order."""
-        recipe = METHODS[self.method]
-        phases = recipe(**{name: getattr(self, name) for name in inspect.signature(recipe).parameters})
+        method = METHODS[self.method]
+        phases = method.phases(**{name: getattr(self, name) for name in method.fields})
         if self.extra_epochs:
             phases.append(Phase("extra", self.extra_epochs))
         return [replace(phase, epochs=self._scaled(phase.epochs)) for phase in phases]
 
-    def build_data(self, directory: Any = None) -> Any:
-        """Load the data set."""
-        load = DATA[self.data]
-        loaded = load(directory) if inspect.signature(load).parameters else load()
-        return loaded.validation() if self.validation else loaded
-
-    def build_model(self, num_classes: int) -> nn.Module:
-        """The network as it is initialised, which depends on the seed alone."""
-        build = MODELS[self.model]
-        if self.model == "lenet5" and self.preset == "authors":
-            build = lenet5_authors
-        wanted = {"num_classes": num_classes, "width": self.width, "norm": True}
-        if self.data.startswith("imagenet"):
-            wanted["stem"] = "imagenet"
-        accepted = inspect.signature(build).parameters
-        if self.width is not None and "width" not in accepted:
-            raise ValueError(f"{self.model} has no width to choose, got {self.width}")
-        torch.manual_seed(self.seed)
-        return build(**{n: value for n, value in wanted.items() if n in accepted and value is not None})
-
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """A new optimizer at the base learning rate."""
-        if self.optimizer == "adam":
-            return Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
-        return SGD(model.parameters(), lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-
-    def build_structure(self, example: Any) -> Elements | Channels:
-        """What stands and falls together."""
-        if self.structure == "channels":
-            return Channels(example, min_channels=self.min_channels)
-        return AuthorsElements() if self.preset == "authors" else fadeout.Elements()
-
     def _scaled(self, epochs: int) -> int:
         return max(1, round(epochs * self.epochs_scale)) if epochs else 0
 
+    def __str__(self) -> str:
+        """In a line: what it is, and what sets it apart."""
+        network = self.model if self.width is None else f"{self.model}-{self.width}"
+        parts = [network, "on", f"{self.data}:", self.method]
+        if self.method != "dense":
+            unit = "weights" if self.structure == "elements" else "parameters"
+            parts.append(f"{100 * self.sparsity:g} % of {unit}")
+        if "a_min" in METHODS[self.method].options:
+            parts.append(f"({self.a_min:g} to {self.a_max:g})")
+        parts.append(f"seed {self.seed}")
+        return " ".join(parts) + (", shortened" if self.shortened else "")
 
-_POSITIVE = ("width", "epochs", "batch_size", "rounds", "evaluate_every", "epochs_scale", "lr", "steps")
-_FROM_ZERO = (
-    *("momentum", "weight_decay", "a_min", "a_max", "mu", "smooth_l1"),
-    *("fine_tune", "last_fine_tune", "extra_epochs", "min_channels"),
-)
-_FRACTIONAL = {f.name for f in fields(Run) if f.type in (float, float | None)}
+
+_POSITIVE = ("width", "epochs", "batch_size", "evaluate_every", "epochs_scale", "lr", "steps")

@@ -1,13 +1,12 @@
 """Many runs: on the cores of this machine, or on a Ray cluster, through joblib."""
 
-import json
 import os
 import signal
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +14,9 @@ from typing import Any, Literal
 import torch
 
 from fadeout._checks import extra, known
-from fadeout._files import write_atomically
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.folder import VERSION, BusyError, NewerError, conditions, write_json
+from fadeout.experiments.folder import BusyError, NewerError, write_json
+from fadeout.experiments.record import make_failure
 from fadeout.experiments.run import Run
 
 Record = dict[str, Any]
@@ -72,7 +71,7 @@ def sweep(
                 lost.update(run.hash for run in [run for run in left if _under_way(run, results)] or left)
                 for run in [run for run in left if lost[run.hash] >= _HOPELESS]:
                     waiting.pop(run.hash)
-                    records[run.hash] = _failure(run, f"its worker died {_HOPELESS} times: {error}")
+                    records[run.hash] = make_failure(run, f"its worker died {_HOPELESS} times: {error}")
                     on_done(records[run.hash])
     return [records[name] for name in dict.fromkeys(run.hash for run in runs)]
 
@@ -80,37 +79,9 @@ def sweep(
 _SUSPECT, _HOPELESS = 2, 5  # deaths of workers that a run has seen
 
 
-def collect(name: str, records: Iterable[Record], results: str | os.PathLike[str]) -> Path:
-    """Write the records of an experiment into one file, ``results/<name>.jsonl``, beside those it holds."""
-    path, together = Path(results) / f"{name}.jsonl", collected(name, results)
-    together |= {record["hash"]: record for record in records if record["status"] in ("done", "failed")}
-    text = "".join(json.dumps(record) + "\n" for record in together.values())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda temporary: temporary.write_text(text))
-    return path
-
-
-def collected(name: str, results: str | os.PathLike[str]) -> dict[str, Record]:
-    """The records that :func:`collect` has written, by the hashes of their runs."""
-    path = Path(results) / f"{name}.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {record["hash"]: record for record in map(json.loads, lines)}
-
-
 def _under_way(run: Run, results: str | os.PathLike[str]) -> bool:
     folder = Path(results) / run.hash
     return (folder / "config.json").exists() and not (folder / "result.json").exists()
-
-
-def _failure(run: Run, error: str) -> Record:
-    return {
-        "version": VERSION,
-        "hash": run.hash,
-        "status": "failed",
-        "run": run.to_dict(),
-        "error": error,
-        **conditions(),
-    }
 
 
 # One attempt ----------------------------------------------------------------------------------------------
@@ -130,9 +101,9 @@ def _attempt(run: Run, results: str, again: bool, options: dict[str, Any]) -> Re
                 return {"hash": run.hash, "status": "elsewhere", "run": run.to_dict(), "error": str(busy)}
             time.sleep(0.2)
         except NewerError:
-            return _failure(run, traceback.format_exc())
+            return make_failure(run, traceback.format_exc())
         except Exception:
-            record = _failure(run, traceback.format_exc())
+            record = make_failure(run, traceback.format_exc())
             with suppress(OSError):  # a full disk must not end the sweep
                 note.parent.mkdir(parents=True, exist_ok=True)
                 write_json(note, record)

@@ -1,9 +1,11 @@
 """Tasks: a network, its data and how it is trained, by name, with the settings of the paper's section 4."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from fadeout._checks import known
 from fadeout.experiments.run import Run
+from fadeout.methods.registry import METHODS
 
 _CIFAR = Run(
     data="cifar10", model="resnet20", width=64, epochs=300, batch_size=128, fine_tune=15, last_fine_tune=50
@@ -78,12 +80,10 @@ def task(name: str, **changes: object) -> Run:
     (0.1, 1000000.0, 2000)
     """
     known("task", name, TASKS)
-    base = TASKS[name]
-    unknown = [field for field in changes if field not in base.to_dict()]
-    if unknown:
-        known("field", unknown[0], base.to_dict())
-    chosen = {**base.to_dict(), **changes}
-    if chosen["method"] in ("swd", "growing_decay"):
+    for field in changes:
+        known("field", field, [field.name for field in fields(Run)])
+    chosen: dict[str, Any] = {**TASKS[name].to_dict(), **changes}
+    if chosen["method"] in METHODS and "a_min" in METHODS[chosen["method"]].options:
         key = (chosen["model"], chosen["width"], chosen["data"], chosen["structure"])
         low, high = STRENGTHS.get(key, (None, None))
         chosen["a_min"] = low if chosen["a_min"] is None else chosen["a_min"]

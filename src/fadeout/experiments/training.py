@@ -1,4 +1,4 @@
-"""The one training loop, plain and visible, for all tasks: pictures and graphs alike."""
+"""The one training loop, plain and visible, for all tasks: images and graphs alike."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -182,8 +182,3 @@ def evaluate(
     model.train(training)
     first, five, count = world.total(first, five, count)
     return Accuracy(100 * first / count, 100 * five / count)
-
-
-def accuracy(model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int = 1000) -> float:
-    """Top-1 accuracy in percent on inputs that lie in memory."""
-    return evaluate(model, zip(x.split(batch_size), y.split(batch_size), strict=True)).top1

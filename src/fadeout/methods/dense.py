@@ -3,6 +3,7 @@
 from typing import Any
 
 from fadeout.masks import Masks
+from fadeout.methods.method import Method, Phase
 
 
 class NoPruning:
@@ -43,3 +44,11 @@ class NoPruning:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Reads nothing."""
+
+
+def dense(epochs: int) -> list[Phase]:
+    """No pruning."""
+    return [Phase("train", epochs, restart=True)]
+
+
+DENSE = Method("dense", dense, label="dense", colour="#404b50", dark_colour="#d3dcdf", marker="d", order=0)

@@ -1,10 +1,13 @@
 """Gradual magnitude pruning (Zhu and Gupta, 2017)."""
 
+from functools import partial
 from typing import Any
 
 import torch
 
+from fadeout import criteria
 from fadeout.fades import GROWTH
+from fadeout.methods.method import CriterionName, Method, Phase
 from fadeout.methods.pruner import Pruner
 from fadeout.structures.elements import Elements
 
@@ -64,3 +67,13 @@ class GradualMagnitudePruning(Pruner):
     def _zero(self) -> None:
         for name, mask in self._scores.gone.items():
             self._weight(name).masked_fill_(mask, 0)
+
+
+def gmp(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
+    """Zhu and Gupta 2017: gradual magnitude pruning while it trains."""
+    chosen = getattr(criteria, criterion)
+    pruner = partial(GradualMagnitudePruning, sparsity=sparsity, criterion=chosen)
+    return [Phase("train", epochs, pruner=pruner, restart=True)]
+
+
+GMP = Method("gmp", gmp, label="GMP", colour="#bc57aa", dark_colour="#af5da6", marker="s", order=5)

@@ -1,6 +1,7 @@
 """Magnitude pruning after training: at once, or in rounds with fine-tuning (Han et al., 2015)."""
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from fadeout import criteria
 from fadeout._checks import checked_sparsity
 from fadeout.criteria import Criterion, check_elementwise
 from fadeout.masks import Masks
+from fadeout.methods.method import Method, Phase
 from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
 from fadeout.structures.scores import keep_down, scores_of
@@ -122,3 +124,43 @@ def _prune(
     masks = Masks({name: distributed_as(~mask, parameters[name]) for name, mask in gone.items()})
     masks.apply(model)
     return masks
+
+
+# As methods of an experiment --------------------------------------------------------------------------------
+
+LastFineTune = Annotated[int, "epochs after the last removal"]
+
+
+def one_shot_phases(epochs: int, sparsity: float) -> list[Phase]:
+    """Train, then set the weights of least magnitude to zero; no fine-tuning. The paper's "weight decay"."""
+    return [Phase("train", epochs, restart=True), Phase("pruned", 0, remove=sparsity)]
+
+
+def han(
+    epochs: int,
+    sparsity: float,
+    rounds: Annotated[int, "removals"] = 5,
+    fine_tune: Annotated[int, "epochs after each removal but the last"] = 5,
+    last_fine_tune: LastFineTune = 15,
+    fine_tune_lr: Annotated[float | None, "the learning rate of fine-tuning; by default the last one"] = None,
+) -> list[Phase]:
+    """Han et al. 2015: train; then, five times, remove a part and fine-tune, the last time for longer."""
+    if rounds < 1:
+        raise ValueError(f"rounds is above 0, got {rounds}")
+    lengths = [fine_tune] * (rounds - 1) + [last_fine_tune]
+    return [Phase("train", epochs, restart=True)] + [
+        Phase(f"fine-tune {number}", length, remove=sparsity * number / rounds, lr=fine_tune_lr)
+        for number, length in enumerate(lengths, 1)
+    ]
+
+
+ONE_SHOT = Method(
+    "one_shot",
+    one_shot_phases,
+    label="one-shot",
+    colour="#5e3291",
+    dark_colour="#a556fa",
+    marker="X",
+    order=1,
+)
+HAN = Method("han", han, label="Han et al.", colour="#dd7603", dark_colour="#e53c15", marker="^", order=2)

@@ -1,9 +1,15 @@
 """Network slimming (Liu et al., 2017): a penalty on the scales of batch-norms, then a removal."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
 from torch import Tensor
 from torch.optim import Optimizer
 
 from fadeout.masks import Masks
+from fadeout.methods.magnitude import LastFineTune
+from fadeout.methods.method import Method, Phase
 from fadeout.methods.step_pruner import StepPruner
 from fadeout.torch_bridge.parameters import held_by
 from fadeout.torch_bridge.sharding import gradient_of, local
@@ -92,3 +98,31 @@ class Slimming(StepPruner):
         if self._authors:
             return x.square().where(x.abs() <= 1, x)
         return (x.square() / 2).where(x.abs() <= 1, x.abs() - 0.5)
+
+
+SmoothL1 = Annotated[float, "the coefficient of the penalty on the scales, where channels are pruned"]
+
+
+def penalty(strength: float, preset: str) -> Callable[..., Any]:
+    """What builds the pruner of a phase: the paper's penalty, or that of the authors' programme."""
+    return partial(Slimming, strength=strength, authors=preset == "authors")
+
+
+def liu(
+    epochs: int,
+    sparsity: float,
+    structure: str,
+    preset: str,
+    last_fine_tune: LastFineTune = 15,
+    smooth_l1: SmoothL1 = 1e-4,
+) -> list[Phase]:
+    """Liu et al. 2017: train with a smooth-L1 penalty on the scales, remove once, fine-tune without it."""
+    if structure != "channels":
+        raise ValueError("liu prunes whole channels: --structure channels")
+    return [
+        Phase("train", epochs, pruner=penalty(smooth_l1, preset), restart=True),
+        Phase("fine-tune", last_fine_tune, remove=sparsity),
+    ]
+
+
+LIU = Method("liu", liu, label="Liu et al.", colour="#536107", dark_colour="#ddcd65", marker="v", order=3)

@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,11 @@ from torch.optim import SGD, Optimizer
 
 from fadeout import criteria
 from fadeout.criteria import Criterion
-from fadeout.fades import Fade, Latent, Progressive
+from fadeout.fades import Decay, Fade, Latent, Progressive
 from fadeout.methods.latents import Latents
+from fadeout.methods.method import CriterionName, Method, Phase
 from fadeout.methods.pruner import Pruner
-from fadeout.schedules import Schedule
+from fadeout.schedules import Schedule, exponential
 from fadeout.structures.base import Marked, Structure, Target, change_, flush_
 from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
@@ -262,3 +264,77 @@ class SelectiveWeightDecay(Pruner):
             ". The penalty that joins the gradient may be too strong: mode='implicit' cannot diverge, "
             "whatever its strength"
         )
+
+
+# As methods of an experiment --------------------------------------------------------------------------------
+
+Low = Annotated[
+    float | None,
+    "the strength at the start; by default the paper's for this network, data and structure",
+]
+High = Annotated[float | None, "the strength at the end; by default the paper's"]
+Mu = Annotated[float | None, "the decay that the strength multiplies; by default the weight decay"]
+
+
+def auto(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
+    """Selective weight decay with nothing to tune: this library's default."""
+    chosen = getattr(criteria, criterion)
+    pruner = partial(SelectiveWeightDecay, sparsity=sparsity, criterion=chosen)
+    return [Phase("train", epochs, pruner=pruner, restart=True)]
+
+
+def swd(
+    epochs: int,
+    sparsity: float,
+    model: str,
+    data: str,
+    structure: str,
+    a_min: Low = None,
+    a_max: High = None,
+    mu: Mu = None,
+) -> list[Phase]:
+    """Tessier et al. 2022: selective weight decay as published, with ``a`` from ``a_min`` to ``a_max``."""
+    strength = _strength(a_min, a_max, f"{model} on {data}, {structure}")
+    return [_published(epochs, sparsity, Decay(strength, weight_decay=mu))]
+
+
+def growing_decay(
+    epochs: int,
+    sparsity: float,
+    model: str,
+    data: str,
+    structure: str,
+    a_min: Low = None,
+    a_max: High = None,
+    mu: Mu = None,
+) -> list[Phase]:
+    """The ablation of section 4.8: a decay that grows as in SWD, on all weights alike."""
+    strength = _strength(a_min, a_max, f"{model} on {data}, {structure}")
+    return [_published(epochs, sparsity, Decay(strength, weight_decay=mu, selective=False))]
+
+
+def _strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
+    if a_min is None or a_max is None:
+        raise ValueError(
+            f"the paper names no strength for {what}: pass --a-min and --a-max, or take the method auto, "
+            "which needs none"
+        )
+    return exponential(a_min, a_max)
+
+
+def _published(epochs: int, sparsity: float, fade: Decay) -> Phase:
+    pruner = partial(SelectiveWeightDecay, sparsity=sparsity, fade=fade)
+    return Phase("train", epochs, pruner=pruner, restart=True)
+
+
+SWD = Method("swd", swd, label="SWD", colour="#04955e", dark_colour="#5eca92", marker="D", order=6)
+AUTO = Method("auto", auto, label="fadeout", colour="#0b6bcb", dark_colour="#5aa9f7", marker="o", order=7)
+GROWING_DECAY = Method(
+    "growing_decay",
+    growing_decay,
+    label="growing decay",
+    colour="#cd0019",
+    dark_colour="#fa857a",
+    marker=">",
+    order=8,
+)

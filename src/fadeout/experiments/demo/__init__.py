@@ -1,82 +1,267 @@
 """The demo: every method on one small network, in a minute or two, on data that come along."""
 
+import statistics
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from fadeout._checks import extra
-from fadeout.experiments.data import digits
-from fadeout.experiments.demo.compare import Comparison, Settings
-from fadeout.experiments.demo.display import Bars, shrunk_table, table
-from fadeout.experiments.demo.report import results, write_report, write_results
-from fadeout.experiments.demo.shrinking import shrink
-from fadeout.experiments.report.figures.demo import Fading, write_figure
+from fadeout.compaction.compact import compact
+from fadeout.experiments.build import build_model
+from fadeout.experiments.data import Dataset
+from fadeout.experiments.execute import execute
+from fadeout.experiments.folder import read_checkpoint, share_training
+from fadeout.experiments.report.figures.demo import Fading
+from fadeout.experiments.run import Run
+from fadeout.experiments.training import evaluate
+from fadeout.masks import Masks
+from fadeout.measure import measure
 from fadeout.storage.checkpoint import save
 
-with extra("experiments"):
-    from rich.console import Console
-
-_QUICK = Settings(epochs=5, round_epochs=1)
+NAMES = {"dense": "dense", "one_shot": "one-shot", "han": "iterative", "auto": "fadeout"}
+"""What the demo calls the methods."""
 
 
-def demo(output: Path = Path("fadeout-demo"), seed: int = 0, *, quick: bool = False) -> None:
-    """Compare ways to prune a network that reads handwritten digits.
+@dataclass(frozen=True)
+class Settings:
+    """How the demo trains.
 
-    Trains a small convolutional network from one initialisation: dense, and pruned by 90, 95, 98 and 99 %
-    with one-shot and iterative magnitude pruning and with fadeout. Then lets whole channels of it fade, cuts
-    them out, and measures the smaller network. Prints two tables, and writes a figure, the numbers, the
-    smaller network and a report to read in a browser. Takes about two minutes.
+    Attributes:
+        learning_rate: for the first third of a training, then a tenth of it, then a hundredth.
+        round_epochs, round_rate: how long and at which learning rate iterative pruning fine-tunes after each
+            of its rounds. Han et al. take a tenth of the first learning rate.
+        shown: the target whose fading weights are recorded.
+        shrunk: the fractions of the parameters that are cut out in the second part.
+    """
+
+    epochs: int = 60
+    batch_size: int = 32
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    targets: tuple[float, ...] = (0.9, 0.95, 0.98, 0.99)
+    rounds: int = 5
+    round_epochs: int = 12
+    round_rate: float = 0.005
+    shown: float = 0.95
+    shrunk: tuple[float, ...] = (0.75, 0.9)
+
+    @property
+    def total_epochs(self) -> int:
+        """Of all runs, where those that prune after training share the training of the dense one."""
+        trained = 1 + len(self.targets) + 1 + len(self.shrunk)
+        return trained * self.epochs + len(self.targets) * self.rounds * self.round_epochs
+
+    def compared(self, seed: int = 0) -> list[Run]:
+        """The runs of the first part, the dense one first: those that prune after training start from it."""
+        dense = Run(
+            norm=False,
+            method="dense",
+            seed=seed,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            rounds=self.rounds,
+            fine_tune=self.round_epochs,
+            last_fine_tune=self.round_epochs,
+            fine_tune_lr=self.round_rate,
+        )
+        methods = [name for name in NAMES if name != "dense"]
+        return [dense, *(replace(dense, method=m, sparsity=s) for m in methods for s in self.targets)]
+
+    def cut(self, seed: int = 0) -> list[Run]:
+        """The runs of the second part, the dense one first: a network with batch-norms, whole channels."""
+        dense = replace(self.compared(seed)[0], norm=True, structure="channels")
+        return [dense, *(replace(dense, method="auto", sparsity=sparsity) for sparsity in self.shrunk)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method came to at a target.
+
+    ``before`` and ``after`` are the test accuracies, in percent, on both sides of the removal, or of the
+    last one; ``final`` is that of the finished network, which differs where fine-tuning follows.
+    """
+
+    method: str
+    sparsity: float
+    before: float
+    after: float
+    final: float
+    left: int
+    total: int
+    epochs: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A network of which a fraction of the parameters was cut out; of the dense one nothing.
+
+    ``before``, ``after`` and ``compact`` are test accuracies in percent: before the removal, after it, and of
+    the smaller network. ``microseconds`` are the median time for an image, in a batch of all test images.
+    """
+
+    sparsity: float
+    before: float
+    after: float
+    compact: float
+    parameters: int
+    operations: int
+    bytes: int
+    microseconds: float = 0.0
+
+
+def compare(settings: Settings, seed: int, display: Any) -> tuple[list[Outcome], Fading]:
+    """Train one network from one initialisation, by every method and to every target.
 
     Args:
-        output: the folder to write to.
-        seed: of the initialisation and the order of the data.
-        quick: train for a few epochs only, to see that it works; the accuracies mean nothing.
+        settings, seed: how to train.
+        display: told how it goes: ``begin(title)``, a call after each step, ``end(line)``.
+
+    Returns:
+        what came of each, and how the weights faded at the target ``settings.shown``.
     """
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed is a whole number from 0 to 2**32 - 1, got {seed}")
-    _check_writable(output)
-    console = Console()
-    settings = _QUICK if quick else Settings()
-    data = digits()
-    with _one_thread(), Bars(console, settings.total_epochs * data.steps(settings.batch_size)) as bars:
-        comparison = Comparison(data, settings, seed, bars)
-        comparison.run()
-        fading = Fading.of(settings.shown, comparison.snapshots, comparison.stays)
-        shrunk, small = shrink(comparison)
-        values = results(seed, settings, comparison.outcomes, fading, shrunk)
-    console.print(table(comparison.outcomes))
-    console.print(shrunk_table(shrunk))
+    outcomes: list[Outcome] = []
+    snapshots: list[Tensor] = []  # all prunable weights, after each epoch
+    dense, *others = settings.compared(seed)
+    shown = replace(dense, method="auto", sparsity=settings.shown)
+    stays = torch.empty(0)
+    with tempfile.TemporaryDirectory() as results:
+        for run in (dense, *others):
+            start, title = time.perf_counter(), label(NAMES[run.method], _removed(run))
+            display.begin(title)
 
-    output.mkdir(parents=True, exist_ok=True)
-    write_figure(output, comparison.outcomes, fading)
-    write_results(output / "results.json", values)
-    write_report(output / "report.html", data, values)
-    save(small, output / "small.safetensors")
-    names = ("report.html", "figure.png", "figure.svg", "results.json", "small.safetensors")
-    where = "\n".join(f"  {output / name}" for name in names)
-    console.print(f"Written, the report first:\n{where}", markup=False, highlight=False, soft_wrap=True)
+            def watch(now: dict[str, Any], run: Run = run) -> None:
+                if run == shown and now["step"] % now["in_epoch"] == 0:
+                    snapshots.append(_flat(now["pruner"].parameters))
+                display(now)
 
-
-def _check_writable(folder: Path) -> None:
-    """Raise now where nothing could be written to the folder later; it need not exist yet."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise ValueError(f"cannot write to {folder}: {existing} is a file, not a folder")
-    try:
-        tempfile.TemporaryFile(dir=existing).close()
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
+            share_training(run, dense, results)
+            state = _carry_out(run, results, watch)
+            outcome = replace(_outcome(run, state), seconds=round(time.perf_counter() - start, 2))
+            outcomes.append(outcome)
+            display.end(f"{title}: {outcome.final:.2f} % accuracy after {outcome.seconds:.0f} s")
+            if run == shown:
+                first = dict(build_model(run, 10).named_parameters())
+                snapshots.insert(0, _flat({name: first[name] for name in state["masks"]}))
+                stays = _flat(state["masks"])
+    return outcomes, Fading.of(settings.shown, snapshots, stays)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Operations this small gain nothing from a second thread, and lose much where the cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def shrink(settings: Settings, seed: int, data: Dataset, display: Any) -> tuple[list[Shrunk], nn.Module]:
+    """Train the network dense and with fading channels, cut them out, and measure what is left.
+
+    Returns:
+        a line for each, the dense one first, and the smallest network.
+    """
+    networks, lines = [], []
+    with tempfile.TemporaryDirectory() as results:
+        for run in settings.cut(seed):
+            display.begin(label("channels", _removed(run)))
+            state = _carry_out(run, results, display)
+            model = build_model(run, data.num_classes)
+            model.load_state_dict(state["model"])
+            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # as it trained
+            network = compact(model, data.example).eval()
+            save(network, file := Path(results) / "network.safetensors")
+            size = measure(network, data.example).total
+            before, after, _ = _accuracies(state)
+            found = evaluate(network, data.tests(1000)).top1
+            sizes = size.parameters, size.operations_output, file.stat().st_size
+            lines.append(Shrunk(_removed(run), before, after, found, *sizes))
+            networks.append(network)
+    times = _microseconds(networks, data.test_x)
+    return [replace(line, microseconds=t) for line, t in zip(lines, times, strict=True)], networks[-1]
+
+
+def percent(fraction: float) -> str:
+    """A fraction in percent, without needless digits.
+
+    >>> percent(0.95), percent(0.995)
+    ('95 %', '99.5 %')
+    """
+    return f"{100 * fraction:.4g} %"
+
+
+def label(method: str, sparsity: float) -> str:
+    """A method and its target.
+
+    >>> label("fadeout", 0.95), label("dense", 0.0)
+    ('fadeout 95 %', 'dense')
+    """
+    return f"{method} {percent(sparsity)}" if sparsity else method
+
+
+SHRUNK_HEADINGS = (
+    "before\nremoval",
+    "after\nremoval",
+    "cut\nout",
+    "para-\nmeters",
+    "oper-\nations",
+    "bytes",
+    "µs a\npicture",
+    "as\nfast",
+)
+
+
+def shrunk_cells(line: Shrunk, dense: Shrunk) -> list[str]:
+    """The cells of a line, in the order of the headings."""
+    return [
+        *(f"{value:.2f}" for value in (line.before, line.after, line.compact)),
+        f"{line.parameters:,}",
+        f"{line.operations:,}",
+        f"{line.bytes:,}",
+        f"{line.microseconds:.1f}",
+        f"{dense.microseconds / line.microseconds:.1f}x",
+    ]
+
+
+def _carry_out(run: Run, results: str, watch: Any) -> dict[str, Any]:
+    """The state of a run when it has ended."""
+    execute(run, results, watch=watch)
+    state = read_checkpoint(Path(results) / run.hash)
+    assert state is not None
+    return state
+
+
+def _outcome(run: Run, state: dict[str, Any]) -> Outcome:
+    masks, epochs = Masks(state["masks"]), sum(phase.epochs for phase in run.phases())
+    weights = [weight for weight in build_model(run, 10).parameters() if weight.dim() >= 2]
+    total = sum(weight.numel() for weight in weights)
+    left = masks.left if masks else total
+    return Outcome(NAMES[run.method], _removed(run), *_accuracies(state), left, total, epochs)
+
+
+def _accuracies(state: dict[str, Any]) -> tuple[float, float, float]:
+    """Before and after the last removal, if there was one, and in the end."""
+    figures = state["figures"]
+    return figures.get("before", figures["after"]), figures.get("removed", figures["after"]), figures["after"]
+
+
+def _removed(run: Run) -> float:
+    return 0.0 if run.method == "dense" else run.sparsity
+
+
+def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors.values()])
+
+
+def _microseconds(networks: list[nn.Module], images: Tensor, rounds: int = 30) -> list[float]:
+    """The median time for an image. The networks take turns, so that noise hits all alike."""
+    spent: list[list[float]] = [[] for _ in networks]
+    with torch.inference_mode():
+        for number in range(rounds + 3):
+            for network, times in zip(networks, spent, strict=True):
+                start = time.perf_counter()
+                network(images)
+                if number >= 3:  # the first ones warm up
+                    times.append(time.perf_counter() - start)
+    return [round(1e6 * statistics.median(times) / len(images), 3) for times in spent]

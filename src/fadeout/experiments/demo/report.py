@@ -14,8 +14,7 @@ import torch
 from fadeout import __version__
 from fadeout._files import write_atomically
 from fadeout.experiments.data import Dataset
-from fadeout.experiments.demo.compare import Outcome, Settings
-from fadeout.experiments.demo.shrinking import Shrunk
+from fadeout.experiments.demo import Outcome, Settings, Shrunk
 from fadeout.experiments.report.figures.demo import Fading, panels
 from fadeout.experiments.report.page import render
 

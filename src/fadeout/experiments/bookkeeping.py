@@ -1,0 +1,121 @@
+"""The bookkeeping of an experiment: which of its runs are meant, which are done, and their records."""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fadeout._checks import known
+from fadeout._files import write_atomically
+from fadeout.experiments.run import Run
+from fadeout.experiments.sweep import sweep
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done of an experiment.
+
+    Attributes:
+        name: of the experiment.
+        runs: those that are meant.
+        kept: the records of those that ``results/<name>.jsonl`` knows as done, which is enough to go on from.
+        results: the folder of all runs.
+    """
+
+    name: str
+    runs: list[Run]
+    kept: list[Record]
+    results: Path
+
+    @property
+    def left(self) -> list[Run]:
+        """The runs that have no record yet; the folders of some may hold one."""
+        kept = {record["hash"] for record in self.kept}
+        return [run for run in self.runs if run.hash not in kept]
+
+    @property
+    def finished(self) -> int:
+        """How many runs are done."""
+        return len(self.kept) + sum((self.results / run.hash / "result.json").exists() for run in self.left)
+
+    def carry_out(self, on_done: Callable[[int, Record], object], **options: Any) -> list[Record]:
+        """Sweep over the runs that are left, and return all records.
+
+        Each record is collected as it comes, so that a sweep that was stopped can be reported.
+
+        Args:
+            on_done: called with each record as it comes, and with how many there are by then.
+            options: of :func:`~fadeout.experiments.sweep.sweep`.
+        """
+        number = itertools.count(len(self.kept) + 1)
+
+        def note(record: Record) -> None:
+            collect(self.name, [record], self.results)
+            on_done(next(number), record)
+
+        records = self.kept + sweep(self.left, self.results, on_done=note, **options)
+        collect(self.name, records, self.results)
+        return records
+
+
+def plan(name: str, runs: Sequence[Run], results: Path, only: Sequence[str] = ()) -> Plan:
+    """What is to be done of an experiment's runs.
+
+    Args:
+        name: of the experiment.
+        runs: all of it.
+        results: the folder of all runs.
+        only: conditions such as ``method=auto``; runs that meet all of them are meant.
+    """
+    meant = [run for run in runs if all(_meets(run, condition) for condition in only)]
+    if not meant:
+        raise ValueError(f"no run of {name} meets {' and '.join(only)}; {_choices(runs, only)}")
+    hashes = {run.hash for run in meant}
+    known_records = collected(name, results).values()
+    kept = [record for record in known_records if record["status"] == "done" and record["hash"] in hashes]
+    return Plan(name, meant, kept, results)
+
+
+def collect(name: str, records: Iterable[Record], results: str | os.PathLike[str]) -> Path:
+    """Write the records of an experiment into one file, ``results/<name>.jsonl``, beside those it holds."""
+    path, together = Path(results) / f"{name}.jsonl", collected(name, results)
+    together |= {record["hash"]: record for record in records if record["status"] in ("done", "failed")}
+    text = "".join(json.dumps(record) + "\n" for record in together.values())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+    return path
+
+
+def collected(name: str, results: str | os.PathLike[str]) -> dict[str, Record]:
+    """The records that :func:`collect` has written, by the hashes of their runs."""
+    path = Path(results) / f"{name}.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not all("hash" in record for record in records):
+        raise ValueError(f"{path} holds other things than records of runs: choose other --results")
+    return {record["hash"]: record for record in records}
+
+
+def _meets(run: Run, condition: str) -> bool:
+    name, equals, value = condition.partition("=")
+    if not equals:
+        raise ValueError(f"--only takes conditions such as method=auto, got {condition!r}")
+    known("field", name, [field.name for field in fields(run)])
+    found = getattr(run, name)
+    if isinstance(found, float | int) and not isinstance(found, bool):
+        try:
+            return float(value) == float(found)
+        except ValueError:
+            raise ValueError(f"--only {name}= takes a number, got {value!r}") from None
+    return value == str(found)
+
+
+def _choices(runs: Sequence[Run], conditions: Sequence[str]) -> str:
+    """What the fields named in conditions are."""
+    names = dict.fromkeys(condition.partition("=")[0] for condition in conditions)
+    values = {name: dict.fromkeys(str(getattr(run, name)) for run in runs) for name in names}
+    return "; ".join(f"{name} is {' or '.join(found)}" for name, found in values.items())

@@ -1,0 +1,53 @@
+"""From the settings of a run to what it works with: data, network, optimizer, structure."""
+
+import inspect
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from fadeout.experiments.authors import AuthorsElements
+from fadeout.experiments.run import DATA, MODELS, Run
+from fadeout.models.lenet import lenet5_authors
+from fadeout.structures.channels import Channels
+from fadeout.structures.elements import Elements
+
+
+def build_data(run: Run, directory: str | os.PathLike[str] | None = None) -> Any:
+    """Load the data set."""
+    load = DATA[run.data]
+    loaded = load(directory) if inspect.signature(load).parameters else load()
+    return loaded.validation() if run.validation else loaded
+
+
+def build_model(run: Run, num_classes: int) -> nn.Module:
+    """The network as it is initialised, which depends on the seed alone."""
+    build = MODELS[run.model]
+    if run.model == "lenet5" and run.preset == "authors":
+        build = lenet5_authors
+    wanted = {"num_classes": num_classes, "width": run.width, "norm": run.norm}
+    if run.data.startswith("imagenet"):
+        wanted["stem"] = "imagenet"
+    accepted = inspect.signature(build).parameters
+    if run.width is not None and "width" not in accepted:
+        raise ValueError(f"{run.model} has no width to choose, got {run.width}")
+    if not run.norm and "norm" not in accepted:
+        raise ValueError(f"{run.model} leaves no choice about batch-norms: norm is True")
+    torch.manual_seed(run.seed)
+    return build(**{n: value for n, value in wanted.items() if n in accepted and value is not None})
+
+
+def build_optimizer(run: Run, model: nn.Module) -> Optimizer:
+    """A new optimizer at the base learning rate."""
+    if run.optimizer == "adam":
+        return Adam(model.parameters(), lr=run.lr, weight_decay=run.weight_decay)
+    return SGD(model.parameters(), lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay)
+
+
+def build_structure(run: Run, example: Any) -> Elements | Channels:
+    """The unit that is pruned as a whole."""
+    if run.structure == "channels":
+        return Channels(example, min_channels=run.min_channels)
+    return AuthorsElements() if run.preset == "authors" else Elements()

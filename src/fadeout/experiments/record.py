@@ -1,0 +1,68 @@
+"""What is kept of a finished run: accuracies, sizes, and the conditions under which they came about."""
+
+from typing import Any
+
+from torch import nn
+
+from fadeout.compaction.compact import compact
+from fadeout.experiments.folder import VERSION, conditions
+from fadeout.experiments.run import Run
+from fadeout.measure import measure
+
+
+def make_record(
+    run: Run, model: nn.Module, state: dict[str, Any], example: Any, figures: dict[str, Any], seconds: float
+) -> dict[str, Any]:
+    """The record of a finished run, as ``result.json`` holds it.
+
+    Args:
+        run: what was done.
+        model: the network as the run initialises it.
+        state: that of the finished network.
+        example: an input of it.
+        figures: its accuracies in the end, and before and after the last removal if there was one.
+        seconds: how long it took.
+    """
+    after, top5 = figures["after"], figures["top5"]
+    dense = measure(model, example).total
+    model.load_state_dict(state)
+    small = measure(compact(model, example), example).total
+    return {
+        "version": VERSION,
+        "hash": run.hash,
+        "status": "done",
+        "run": run.to_dict(),
+        "before": round(figures.get("before", after), 4),
+        "removed": round(figures.get("removed", after), 4),
+        "after": round(after, 4),
+        "top5_before": round(figures.get("top5_before", top5), 4),
+        "top5": round(top5, 4),
+        "parameters": dense.parameters,
+        "parameters_left": small.parameters if run.structure == "channels" else small.nonzero,
+        "operations": dense.operations_output,
+        "operations_left": small.operations_output,
+        "seconds": round(seconds, 2),
+        **conditions(),
+    }
+
+
+def make_failure(run: Run, error: str) -> dict[str, Any]:
+    """The record of a run that failed."""
+    return {
+        "version": VERSION,
+        "hash": run.hash,
+        "status": "failed",
+        "run": run.to_dict(),
+        "error": error,
+        **conditions(),
+    }
+
+
+def describe_record(record: dict[str, Any]) -> str:
+    """A record in a line: the run, and what came of it."""
+    name = str(Run(**record["run"]))
+    if record["status"] != "done":
+        return f"{name}: {record['status']}: {record['error'].strip().splitlines()[-1]}"
+    through = f", {record['before']:.2f} before and {record['removed']:.2f} after removal"
+    left = f"{record['parameters_left'] / record['parameters']:.2%} of the parameters left"
+    return f"{name}: {record['after']:.2f} %{through}, {left}, {record['seconds']:.0f} s"

@@ -1,0 +1,82 @@
+"""The default fade with one thing changed: what it owes to each of its constants."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fadeout import criteria
+from fadeout.fades import Progressive
+from fadeout.methods.method import CriterionName, Method, Phase
+from fadeout.methods.swd import SelectiveWeightDecay
+from fadeout.schedules import Schedule, cubic, exponential
+
+
+@dataclass(frozen=True)
+class Variant(Progressive):
+    """Progressive with other constants.
+
+    Attributes:
+        begin, end: the window of progress in which the target grows.
+        growth: how it does.
+        zero: the progress from which on the factor is zero.
+        rate: at the start a targeted weight would fall by ``exp(-rate)`` over the length of a training.
+    """
+
+    begin: float = 0.1
+    end: float = 0.75
+    growth: Literal["cubic", "linear", "none"] = "cubic"
+    zero: float = 0.75
+    rate: float = 10.0
+
+    def schedule(self, sparsity: float) -> float | Schedule:
+        """The target; as a schedule, it grows for channels too."""
+        if self.growth == "none":
+            return lambda progress: sparsity
+        if self.growth == "cubic":
+            return cubic(sparsity, window=(self.begin, self.end))
+        width = self.end - self.begin
+        return lambda progress: sparsity * min(max((progress - self.begin) / width, 0.0), 1.0)
+
+    def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
+        position = (progress + 1 / steps) / self.zero if self.zero else 1.0
+        if position >= 1:
+            return math.inf
+        return exponential(self.rate / steps, max(math.log(1000), self.rate / steps))(position)
+
+
+VARIANTS = {
+    "growing target": Variant(),
+    "target from 0": Variant(begin=0.0),
+    "target from 0.2": Variant(begin=0.2),
+    "target until 0.6": Variant(end=0.6),
+    "target from 0 until 0.4": Variant(begin=0.0, end=0.4),
+    "zero from 0.9": Variant(zero=0.9),
+    "first rate 1": Variant(rate=1.0),
+    "first rate 100": Variant(rate=100.0),
+    "linear target": Variant(growth="linear"),
+    "full target": Variant(growth="none"),
+    "no fade": Variant(zero=0.0),  # targeted weights are zero at once; unlike in GMP they may come back
+}
+
+
+def variant(
+    epochs: int,
+    sparsity: float,
+    fade: Annotated[str, f"what is changed: {', '.join(VARIANTS)}"] = "growing target",
+    criterion: CriterionName = "magnitude",
+) -> list[Phase]:
+    """The default fade with one thing changed, for ablations."""
+    if fade not in VARIANTS:
+        raise ValueError(f"no fade {fade!r}; there is {', '.join(VARIANTS)}")
+    pruner = partial(
+        SelectiveWeightDecay,
+        sparsity=VARIANTS[fade].schedule(sparsity),
+        fade=VARIANTS[fade],
+        criterion=getattr(criteria, criterion),
+    )
+    return [Phase("train", epochs, pruner=pruner, restart=True)]
+
+
+VARIANT = Method("variant", variant, label="variant of the fade", colour="#747c8a", dark_colour="#8f98a8")

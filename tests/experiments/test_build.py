@@ -1,0 +1,44 @@
+"""What is built from the settings of a run."""
+
+import pytest
+import torch
+
+from fadeout.experiments.build import build_data, build_model
+from fadeout.experiments.run import Run
+from fadeout.experiments.tasks import task
+
+
+def test_the_network_depends_on_the_seed_alone(same_bits):
+    one = build_model(Run(seed=5), 10)
+    torch.rand(3)
+    same_bits(one, build_model(Run(seed=5, method="gmp", epochs=3), 10))
+    assert not torch.equal(one.conv1.weight, build_model(Run(seed=6), 10).conv1.weight)
+
+
+def test_the_network_has_the_width_and_the_stem_of_its_task():
+    assert build_model(task("resnet20-16-cifar10"), 10).fc.in_features == 64
+    assert build_model(task("resnet20-cifar10"), 10).fc.in_features == 256
+    first = next(build_model(task("resnet50-imagenet", width=8), 10).parameters())
+    assert first.shape[-1] == 7
+    with pytest.raises(ValueError, match="lenet5 has no width to choose, got 8"):
+        build_model(Run(model="lenet5", data="mnist", width=8), 10)
+
+
+def test_validation_holds_out_a_part_of_the_training_data():
+    whole, held_out = build_data(Run()), build_data(Run(validation=True))
+    assert len(held_out.train_y) + len(held_out.test_y) == len(whole.train_y)
+
+
+def test_missing_data_says_what_to_place_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FADEOUT_DATA", raising=False)
+    monkeypatch.setattr("fadeout.experiments.data.download.fetch", _no_network)
+    with pytest.raises(ValueError, match="place train-images-idx3-ubyte") as caught:
+        build_data(Run(data="mnist", model="lenet5"), tmp_path / "mine")
+    assert str(tmp_path / "mine" / "MNIST" / "raw") in str(caught.value)
+
+
+def _no_network(*arguments):
+    from fadeout.experiments.data.http import DownloadError
+
+    raise DownloadError("no network")
