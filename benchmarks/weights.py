@@ -94,6 +94,7 @@ def settled(count: int, progress: float, steps: int = 20) -> tuple[nn.ParameterL
     for _ in range(steps):
         drift(weights)
         act()
+    pruner.detach()  # another one goes on
     return weights, step + steps
 
 

@@ -61,10 +61,11 @@ def test_lamp_leaves_every_layer_its_largest_weight(bare):
     """Magnitude empties the layer whose weights are merely smaller; LAMP does not."""
     model = bare(wide=torch.arange(1.0, 21.0).view(4, 5), thin=torch.arange(1.0, 5.0).view(2, 2) * 1e-3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    left = {
-        criterion: SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=9, criterion=criterion).masks()
-        for criterion in (criteria.magnitude, criteria.lamp)
-    }
+    left = {}
+    for criterion in (criteria.magnitude, criteria.lamp):
+        pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=9, criterion=criterion)
+        left[criterion] = pruner.masks()
+        pruner.detach()
     assert not left[criteria.magnitude]["thin"].any()
     assert left[criteria.lamp]["thin"].flatten().tolist()[-1]
     assert left[criteria.magnitude].left == left[criteria.lamp].left == 24 - round(0.9 * 24)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fadeout._checks import one_of
 from fadeout._clock import Clock
-from fadeout.schedules import Schedule, as_schedule, cubic, exponential
+from fadeout.schedules import Schedule, as_schedule, cubic
 
 
 class Dose(NamedTuple):
@@ -125,8 +125,9 @@ class Progressive(Fade):
         position = (progress + 1 / steps) / _WINDOW[1]
         if position >= 1:
             return math.inf
-        last = max(math.log(1000), _FIRST_RATE / steps)
-        return exponential(_FIRST_RATE / steps, last)(position)
+        first = _FIRST_RATE / steps
+        last = max(math.log(1000), first)
+        return first * (last / first) ** position
 
     def shrink(self, weight: Tensor, dose: float) -> Tensor:
         return weight * self.multiplier(dose)

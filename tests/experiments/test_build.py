@@ -39,6 +39,6 @@ def test_missing_data_says_what_to_place_where(tmp_path, monkeypatch):
 
 
 def _no_network(*arguments):
-    from fadeout.experiments.data.http import DownloadError
+    from fadeout.experiments.data.download import DownloadError
 
     raise DownloadError("no network")

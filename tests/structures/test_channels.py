@@ -299,6 +299,7 @@ def test_the_whole_target_is_known_from_the_first_step():
         model, optimizer, sparsity=0.6, steps=STEPS, structure=Channels(PICTURE.double())
     )
     assert pruner.sparsity_now == 0.6
+    pruner.detach()
     growing = SelectiveWeightDecay(
         model,
         optimizer,

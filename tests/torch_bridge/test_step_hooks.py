@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fadeout import Decay, Elements, Latent, Progressive, SelectiveWeightDecay, criteria, schedules
-from fadeout.torch_bridge.step_hooks import StepHooks
+from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 GROWING = schedules.exponential(1.0, 1e3)
 MU = 5e-4
@@ -58,7 +58,7 @@ def compiler():
 # Rounds -----------------------------------------------------------------------------------------------
 
 
-class Recorder:
+class Recorder(Rounds):
     def __init__(self, *optimizers, **options):
         self.events, self.names = [], dict(zip(map(id, optimizers), "ab", strict=False))
         self.hooks = StepHooks(optimizers, self, **options)

@@ -15,7 +15,7 @@ from fadeout._checks import checked_sparsity, in_range
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.methods.step_pruner import StepPruner
-from fadeout.schedules import Schedule, as_schedule
+from fadeout.schedules import Schedule
 from fadeout.structures.base import Structure, Target
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
@@ -39,7 +39,7 @@ class Pruner(StepPruner):
         criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,
     ):
-        self.sparsity = checked_sparsity(sparsity)
+        self.sparsity: float | Schedule = checked_sparsity(sparsity)
         structure = self._default_structure() if structure is None else structure
         super().__init__(model, optimizer, steps=steps, structure=structure, prunable=prunable)
         self._bound.check(self._final_sparsity)
@@ -130,7 +130,7 @@ class Pruner(StepPruner):
 
     @property
     def _final_sparsity(self) -> float:
-        return in_range(as_schedule(self.sparsity)(1.0), 1.0)
+        return in_range(self.sparsity(1.0), 1.0) if callable(self.sparsity) else self.sparsity
 
     def _share(self) -> float:
         """The fraction of the final target that is targeted at this step, where it grows."""
@@ -138,8 +138,10 @@ class Pruner(StepPruner):
 
     def _sparsity_at(self, share: float) -> float:
         """What is targeted at this step, if it is a share of the final target; a schedule is what it is."""
-        target = in_range(as_schedule(self.sparsity)(self.progress), self.progress)
-        return target if callable(self.sparsity) else target * share
+        if callable(self.sparsity):
+            progress = self._clock.progress
+            return in_range(self.sparsity(progress), progress)
+        return self.sparsity * share
 
     def _select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
         """Masks of the weights of lowest score, exactly as many as a removal would take."""
@@ -155,7 +157,9 @@ class Pruner(StepPruner):
             targets, failed = self._bound.choose(self._scores, sparsity), False
         except FloatingPointError:
             targets, failed = {}, True
-        if failed if self._layout.sharded else self._layout.any([failed])[0]:  # a sharded search has agreed
+        if self._layout.size > 1 and not self._layout.sharded:  # a sharded search has agreed already
+            (failed,) = self._layout.any([failed])
+        if failed:
             self._check_finite()
         return targets
 

@@ -71,7 +71,8 @@ class BoundElements(Bound):
         super().__init__(structure, parameters, layout)
         self._layers = structure.ranked_together(parameters)
         # of all weights, whoever has them: so that every process and layer decides alike whether to compile
-        work = steps * sum(parameter.numel() for parameter in parameters.values())
+        self._totals = [sum(parameters[name].numel() for name in names) for names in self._layers]
+        work = steps * sum(self._totals)
         self._finders = [
             Finder(magnitude=True, work=work, compile=structure.compile, shards=layout.shards(names))
             for names in self._layers
@@ -87,7 +88,7 @@ class BoundElements(Bound):
             FloatingPointError: where a weight is not finite.
         """
         groups = [[local(self.parameters[name].detach()) for name in names] for names in self._layers]
-        ks = [round(sparsity * f.total(group)) for f, group in zip(self._finders, groups, strict=True)]
+        ks = [round(sparsity * total) for total in self._totals]
         lowest = find_lowest(self._finders, groups, ks, self.layout.total)
         targets = {}
         for names, finder, found in zip(self._layers, self._finders, lowest, strict=True):
