@@ -89,13 +89,8 @@ class Graph:
         return int(self.labels.max()) + 1
 
     @property
-    def inputs(self) -> tuple[Matrix, Matrix]:
-        """Features and adjacency: what the network takes."""
-        return self.features, self.adjacency
-
-    @property
     def example(self) -> tuple[Tensor, Tensor]:
-        """The same as ordinary tensors, to trace a network with."""
+        """Features and adjacency, which the network takes, as ordinary tensors, to trace it with."""
         return self.features.values.to_dense(), self.adjacency.values.to_dense()
 
     def steps(self, batch_size: int) -> int:
@@ -105,20 +100,20 @@ class Graph:
     def batches(self, batch_size: int, *, epoch: int, seed: int, first: int = 0) -> Iterator[Batch]:
         """The whole graph, with the labels of the training nodes."""
         if first == 0:
-            yield self.inputs, self._only(self.train)
+            yield self._batch(self.train)
 
     def tests(self, batch_size: int) -> Iterator[Batch]:
         """The whole graph, with the labels of the test nodes."""
-        yield self.inputs, self._only(self.test)
+        yield self._batch(self.test)
 
     def validation(self) -> "Graph":
         """The same graph, tested on the nodes that are held out for it."""
         return replace(self, test=self.held_out)
 
-    def _only(self, part: slice) -> Tensor:
+    def _batch(self, part: slice) -> Batch:
         labels = torch.full_like(self.labels, self.IGNORED)
         labels[part] = self.labels[part]
-        return labels
+        return (self.features, self.adjacency), labels
 
 
 def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
@@ -132,7 +127,8 @@ def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
         directory: holds ``cora``, or will; see :func:`~.source.search_directories`.
     """
     folder = obtain(CORA, directory)
-    rows, edges = (CORA.read(folder, name, _parse) for name in CORA.files)
+    content, cites = (CORA.read(folder, name).decode().splitlines() for name in CORA.files)
+    rows, edges = ([line.split() for line in lines] for lines in (content, cites))
     number = {row[0]: i for i, row in enumerate(rows)}
     classes = sorted({row[-1] for row in rows})
     words = np.array([row[1:-1] for row in rows], dtype=np.float32)
@@ -148,10 +144,6 @@ def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
         held_out=slice(200, 500),
         test=slice(500, 1500),
     )
-
-
-def _parse(content: bytes) -> list[list[str]]:
-    return [line.split() for line in content.decode().splitlines()]
 
 
 def _normalised(matrix: np.ndarray) -> Matrix:
