@@ -1,7 +1,6 @@
 """Images in a folder for each class, decoded by threads while they are needed."""
 
 import os
-import random
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,16 +59,14 @@ class ImageFolder(Dataset):
         return _work_ahead(super().tests(batch_size))
 
     def _inputs(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        draws: list[random.Random | None] = [None] * len(x)
+        seeds: list[int | None] = [None] * len(x)
         if generator is not None:
-            draws = [
-                random.Random(seed) for seed in torch.randint(2**62, (len(x),), generator=generator).tolist()
-            ]
+            seeds = torch.randint(2**62, (len(x),), generator=generator).tolist()
         share = slice(self.part[0], None, self.part[1])
         files = [self.files[n] for n in x[share].tolist()]
         inputs = torch.zeros(len(x), 3, self.size, self.size)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1), "fadeout-images") as pool:
-            decoded = list(pool.map(read_crop, files, repeat(self.size), draws[share]))
+            decoded = list(pool.map(read_crop, files, repeat(self.size), seeds[share]))
         if decoded:
             inputs[share] = self.prepare(torch.stack(decoded))
         return inputs
@@ -107,11 +104,7 @@ def read_folder(folder: Path, size: int) -> ImageFolder:
     x, y = torch.arange(len(found)), torch.tensor([number for _, number in found])
     count, files = sum(map(len, train.values())), [file for file, _ in found]
     return ImageFolder(
-        *(x[:count], y[:count], x[count:], y[count:]),
-        prepare=_NORMALISE,
-        files=files,
-        classes=list(train),
-        size=size,
+        x[:count], y[:count], x[count:], y[count:], _NORMALISE, files=files, classes=list(train), size=size
     )
 
 

@@ -55,7 +55,7 @@ def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
     return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
 
 
-def read_crop(path: str, size: int, draw: random.Random | None = None) -> Tensor:
+def read_crop(path: str, size: int, seed: int | None = None) -> Tensor:
     """A part of an image as bytes (3, size, size), also if it is grey-scale or CMYK.
 
     For training, a random part of random size and proportions, resized, and mirrored every second time. For
@@ -65,10 +65,11 @@ def read_crop(path: str, size: int, draw: random.Random | None = None) -> Tensor
     Args:
         path: of the image: a JPEG or a PNG, whatever its name, of at most ``MAX_PIXELS``, also when resized.
         size: of the result, in pixels.
-        draw: what a random part is drawn from; None takes the centre.
+        seed: of a random part; None takes the centre.
     """
     with extra("experiments"):
         from PIL import Image
+    draw = None if seed is None else random.Random(seed)
     try:
         with Image.open(path, formats=_FORMATS) as file:  # so far the header alone
             shorter = min(file.size) if draw else round(size * 256 / 224)
@@ -83,9 +84,8 @@ def read_crop(path: str, size: int, draw: random.Random | None = None) -> Tensor
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=_random_box(width, height, draw))
     else:
         left, top = round((width - size) / 2), round((height - size) / 2)
-        image = image.resize((width, height), Image.Resampling.BILINEAR).crop(
-            (left, top, left + size, top + size)
-        )
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = image.crop((left, top, left + size, top + size))
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     return pixels.flip(2) if draw and draw.random() < 0.5 else pixels
 

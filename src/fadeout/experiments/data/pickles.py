@@ -84,15 +84,12 @@ class _Unpickler(pickle.Unpickler):
             raise ValueError(f"it has no use for {module}.{name}") from None
 
 
-_UNDER_WAY = object()
-
-
 def _plain(value: Any, seen: dict[int, Any]) -> Any:
     """``value`` with bytes and arrays for the calls that make them. ``seen``: shared parts are made once."""
     if type(value) in (bytes, str, int, float, bool, type(None)):
         return value
     if id(value) not in seen:
-        seen[id(value)] = _UNDER_WAY
+        seen[id(value)] = None  # until it is made
         if type(value) is dict:
             result = {_plain(key, seen): _plain(item, seen) for key, item in value.items()}
         elif type(value) in (list, tuple):
@@ -108,7 +105,7 @@ def _plain(value: Any, seen: dict[int, Any]) -> Any:
         else:
             raise ValueError(f"a {type(value).__name__.strip('_')}")
         seen[id(value)] = result
-    if seen[id(value)] is _UNDER_WAY:
+    if seen[id(value)] is None:
         raise ValueError("a list or dictionary inside itself")
     return seen[id(value)]
 
@@ -119,10 +116,12 @@ def _array(shape: Any, dtype: Any, columns_first: Any, content: Any) -> np.ndarr
         raise ValueError("an array that is not made of numbers")
     _, order, *structure = dtype.state
     parts = (order, dtype.arguments[0])
-    name = "".join(part.decode("latin1") if type(part) is bytes else str(part) for part in parts)
+    name = "".join(part.decode("latin1") if type(part) is bytes else part for part in parts)
     if not re.fullmatch(r"[<>|=](b1|[iu][1248]|f[248])", name) or structure[:3] != [None, None, None]:
         raise ValueError(f"an array of type {name!r}")
-    sizes_right = all(type(size) is int and size >= 0 for size in shape)
-    if not sizes_right or math.prod(shape) * np.dtype(name).itemsize != len(content):
+    # before a product, or a message, that could be as large as it likes
+    if len(shape) > 32 or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise ValueError("an array with sizes that no array has")
+    if math.prod(shape) * np.dtype(name).itemsize != len(content):
         raise ValueError(f"an array of shape {shape} and {len(content)} bytes")
     return np.frombuffer(content, name).reshape(shape, order="F" if columns_first else "C")
