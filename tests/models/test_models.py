@@ -217,7 +217,7 @@ def test_whole_heads_can_be_cut_out_of_the_transformer():
         (
             "resnet18",
             {"stem": "mnist"},
-            "stem is 'cifar' (small pictures) or 'imagenet' (large ones), got 'mnist'",
+            "stem is 'cifar' (small images) or 'imagenet' (large ones), got 'mnist'",
         ),
         ("mobilenetv2", {"stem": ""}, "got ''"),
         ("mobilenetv2", {"width_mult": 0}, "width_mult is a number above 0, got 0"),

@@ -33,12 +33,11 @@ def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
             then a cache.
     """
     if not get:
-        return show(data_dir)
-    if get[0] != "get" or len(get) == 1:
+        show(data_dir)
+    elif get[0] != "get" or len(get) == 1:
         raise ValueError(f"fadeout data, or fadeout data get NAME; got {' '.join(get)!r}")
     for name in get[1:]:
         fetch(name, data_dir)
-    return None
 
 
 def show(data_dir: str | None = None) -> None:
@@ -61,22 +60,18 @@ def fetch(name: str, data_dir: str | None = None) -> None:
 def _state(source: Source | None, data_dir: str | None) -> str:
     if source is None:
         return "comes with an installed package"
-    folder = find(source, data_dir)
-    if folder is not None:
+    if folder := find(source, data_dir):
         try:
             source.verify(folder)
         except ValueError as error:
             return f"damaged: {error}"
         return f"{_size(source, folder)} in {folder}"
+    how = f"fadeout data get {source.name}" if source.urls else source.note
     for folder in (path / source.folder for path in search_directories(data_dir)):
         missing = source.missing(folder)
         if len(missing) < len(source.files):
-            return f"incomplete: {folder} lacks {', '.join(missing)}{_how(source)}"
-    return f"not here{_how(source)}"
-
-
-def _how(source: Source) -> str:
-    return f"; fadeout data get {source.name}" if source.urls else f"; {source.note}"
+            return f"incomplete: {folder} lacks {', '.join(missing)}; {how}"
+    return f"not here; {how}"
 
 
 def _size(source: Source, folder: Path) -> str:

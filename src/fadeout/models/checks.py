@@ -22,7 +22,7 @@ def known_stem(stem: str) -> None:
 
     >>> known_stem("mnist")
     Traceback (most recent call last):
-    ValueError: stem is 'cifar' (small pictures) or 'imagenet' (large ones), got 'mnist'
+    ValueError: stem is 'cifar' (small images) or 'imagenet' (large ones), got 'mnist'
     """
     if stem not in get_args(Stem):
-        raise ValueError(f"stem is 'cifar' (small pictures) or 'imagenet' (large ones), got {stem!r}")
+        raise ValueError(f"stem is 'cifar' (small images) or 'imagenet' (large ones), got {stem!r}")

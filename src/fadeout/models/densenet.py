@@ -20,7 +20,7 @@ class DenseLayer(nn.Module):
 
 
 class Transition(nn.Module):
-    """Mixes the maps, as many out as in, and halves the picture."""
+    """Mixes the maps, as many out as in, and halves the image."""
 
     def __init__(self, maps: int):
         super().__init__()
@@ -32,9 +32,9 @@ class Transition(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Three dense blocks with transitions between them."""
+    """Three dense blocks of 12 layers with transitions between them."""
 
-    def __init__(self, num_classes: int, growth: int, layers: int):
+    def __init__(self, num_classes: int, growth: int):
         super().__init__()
         positive(num_classes=num_classes, growth=growth)
         maps = 16
@@ -43,7 +43,7 @@ class DenseNet(nn.Module):
         for i in range(3):
             if i > 0:
                 self.blocks.append(Transition(maps))
-            for _ in range(layers):
+            for _ in range(12):
                 self.blocks.append(DenseLayer(maps, growth))
                 maps += growth
         self.norm = nn.BatchNorm2d(maps)
@@ -55,7 +55,7 @@ class DenseNet(nn.Module):
 
 
 def densenet40(num_classes: int = 10, growth: int = 12) -> DenseNet:
-    """DenseNet-40 for small pictures, without bottlenecks or compression: three blocks of 12 layers.
+    """DenseNet-40 for small images, without bottlenecks or compression: three blocks of 12 layers.
 
     Args:
         num_classes: outputs.
@@ -65,4 +65,4 @@ def densenet40(num_classes: int = 10, growth: int = 12) -> DenseNet:
     >>> network(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 5])
     """
-    return DenseNet(num_classes, growth, layers=12)
+    return DenseNet(num_classes, growth)

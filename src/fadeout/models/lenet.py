@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al., 1998) for 28 by 28 pictures."""
+"""LeNet-5 (LeCun et al., 1998) for 28 by 28 images."""
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,7 @@ class LeNet5Authors(nn.Module):
 
     def __init__(self, num_classes: int = 10):
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 6, 5, padding=2)  # as without padding on 32 by 32 pictures
+        self.conv1 = nn.Conv2d(1, 6, 5, padding=2)  # as without padding on 32 by 32 images
         self.conv2a = nn.Conv2d(6, 16, 5)
         self.conv2b = nn.Conv2d(6, 16, 5)
         self.conv3 = nn.Conv2d(16, 120, 5)

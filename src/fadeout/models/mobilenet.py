@@ -55,7 +55,7 @@ class MobileNetV2(nn.Module):
         for i, (expansion, maps, blocks, stride) in enumerate(STAGES):
             outputs = _multiple_of_8(maps * width_mult)
             for j in range(blocks):
-                # Small pictures keep their size in the stem and in the second stage: 32 ends as 4, not as 1.
+                # Small images keep their size in the stem and in the second stage: 32 ends as 4, not as 1.
                 halve = stride == 2 and j == 0 and not (small and i == 1)
                 self.features.append(InvertedResidual(inputs, outputs, 2 if halve else 1, expansion))
                 inputs = outputs
@@ -87,7 +87,7 @@ def mobilenetv2(num_classes: int = 10, width_mult: float = 1.0, stem: Stem = "ci
     Args:
         num_classes: outputs.
         width_mult: factor on all widths, which are then rounded to multiples of eight.
-        stem: ``"cifar"`` halves the picture three times, ``"imagenet"`` five times.
+        stem: ``"cifar"`` halves the image three times, ``"imagenet"`` five times.
 
     >>> network = mobilenetv2(num_classes=5, width_mult=0.1)
     >>> network(torch.zeros(2, 3, 8, 8)).shape

@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, stages of residual blocks that halve the picture and double the maps, a linear layer.
+    """A stem, stages of residual blocks that halve the image and double the maps, a linear layer.
 
     Args:
         block: the kind of block.

@@ -1,4 +1,4 @@
-"""A small convolutional network for 8 by 8 pictures."""
+"""A small convolutional network for 8 by 8 images."""
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ class SmallCNN(nn.Module):
 
 
 def smallcnn(num_classes: int = 10, norm: bool = False) -> SmallCNN:
-    """The network of ``fadeout demo``, for 8 by 8 pictures of one channel.
+    """The network of ``fadeout demo``, for 8 by 8 images of one channel.
 
     Args:
         num_classes: the number of outputs.

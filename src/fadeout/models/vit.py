@@ -28,10 +28,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         b, t = x.size(0), x.size(1)
-        q = self.q(x).reshape(b, t, -1, self.head_dim).transpose(1, 2)
-        k = self.k(x).reshape(b, t, -1, self.head_dim).transpose(1, 2)
-        v = self.v(x).reshape(b, t, -1, self.head_dim).transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, k, v)
+        heads = (f(x).reshape(b, t, -1, self.head_dim).transpose(1, 2) for f in (self.q, self.k, self.v))
+        out = F.scaled_dot_product_attention(*heads)
         return self.proj(out.transpose(1, 2).reshape(b, t, -1))
 
 
@@ -88,7 +86,7 @@ def vit(
 
     Args:
         num_classes: outputs.
-        image_size: height and width of the pictures, a multiple of ``patch``.
+        image_size: height and width of the images, a multiple of ``patch``.
         patch: height and width of what becomes one token.
         dim: width of the residual stream, a multiple of ``heads``.
         depth: number of blocks.

@@ -9,7 +9,7 @@ import pytest
 from support.file_server import archive, md5, serving
 
 from fadeout.experiments.data import download
-from fadeout.experiments.data.download import DownloadError, fetch, install, obtain
+from fadeout.experiments.data.download import DownloadError, fetch, obtain
 from fadeout.experiments.data.source import Source
 
 CONTENT = bytes(range(256)) * 2000  # half a megabyte: several pieces
@@ -222,7 +222,7 @@ def test_what_nobody_publishes_says_how_to_get_it(tmp_path):
     with pytest.raises(
         ValueError, match=rf"cannot be downloaded: ask the authors; place train in {tmp_path}/toy"
     ):
-        install(source, tmp_path)
+        obtain(source, tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_is_named(toy, tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 
 from fadeout._checks import MissingExtraError
 from fadeout.experiments.data import image_folder, imagenet, imagenet_sample
-from fadeout.experiments.data.images import read_random_crop
+from fadeout.experiments.data.images import read_crop
 
 
 def image(path, mode="RGB", size=(40, 30), colour=None):
@@ -79,8 +79,8 @@ def test_a_process_decodes_its_share_alone(directory, monkeypatch):
     data, seen = imagenet(directory, size=8), []
     monkeypatch.setattr(
         image_folder,
-        "read_random_crop",
-        lambda file, *rest: seen.append(file) or read_random_crop(file, *rest),
+        "read_crop",
+        lambda file, *rest: seen.append(file) or read_crop(file, *rest),
     )
     whole = list(data.batches(3, epoch=0, seed=0))
     assert len(seen) == 24

@@ -12,8 +12,7 @@ from fadeout.experiments.data.images import (
     _random_box,
     crop_and_flip,
     normalise,
-    read_centre_crop,
-    read_random_crop,
+    read_crop,
 )
 
 
@@ -67,13 +66,13 @@ def test_the_centre_is_cropped_after_resizing_the_shorter_side(tmp_path):
     pixels[:, :, 0], pixels[:, :, 1] = np.arange(512)[:, None] // 2, np.arange(300) // 2
     path = tmp_path / "gradient.png"
     Image.fromarray(pixels).save(path)
-    found = read_centre_crop(str(path), 224).float()
+    found = read_crop(str(path), 224).float()
     assert found.shape == (3, 224, 224)
     rows = (torch.arange(106, 330) + 0.5) * 512 / 436 / 2
     columns = (torch.arange(16, 240) + 0.5) * 300 / 256 / 2
     torch.testing.assert_close(found[0, :, 100], rows, atol=1, rtol=0)
     torch.testing.assert_close(found[1, 100], columns, atol=1, rtol=0)
-    assert read_centre_crop(str(path), 32).shape == (3, 32, 32)
+    assert read_crop(str(path), 32).shape == (3, 32, 32)
 
 
 def test_random_boxes_lie_inside_and_have_the_right_sizes():
@@ -106,7 +105,7 @@ def test_random_crops_are_mirrored_every_second_time(tmp_path):
     pixels = np.zeros((64, 64, 3), np.uint8)
     pixels[:] = (np.arange(64) * 4)[:, None]
     Image.fromarray(pixels).save(tmp_path / "gradient.png")
-    crops = [read_random_crop(str(tmp_path / "gradient.png"), 16, random.Random(seed)) for seed in range(200)]
+    crops = [read_crop(str(tmp_path / "gradient.png"), 16, seed) for seed in range(200)]
     mirrored = sum(bool(crop[0, 0, 0] > crop[0, 0, -1]) for crop in crops)
     assert 75 < mirrored < 125
 
@@ -117,18 +116,18 @@ def test_a_long_thin_image_is_refused_before_it_is_resized(tmp_path, size):
     Image.new("L", size).save(path)
     width, height = (256 * side for side in size)
     with pytest.raises(ValueError, match=rf"{path} is no .* \({width} by {height} pixels are more than"):
-        read_centre_crop(path, 224)
-    assert read_random_crop(path, 224, random.Random(0)).shape == (3, 224, 224)
+        read_crop(path, 224)
+    assert read_crop(path, 224, 0).shape == (3, 224, 224)
 
 
 def test_the_longest_image_that_is_resized(tmp_path, monkeypatch):
     path = str(tmp_path / "image.png")
     Image.new("L", (20, 10)).save(path)
     monkeypatch.setattr(images, "MAX_PIXELS", 32 * 16)
-    assert read_centre_crop(path, 14).shape == (3, 14, 14)
+    assert read_crop(path, 14).shape == (3, 14, 14)
     monkeypatch.setattr(images, "MAX_PIXELS", 32 * 16 - 1)
     with pytest.raises(ValueError, match=r"32 by 16 pixels are more than 511"):
-        read_centre_crop(path, 14)
+        read_crop(path, 14)
 
 
 def test_a_large_image_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
@@ -136,7 +135,7 @@ def test_a_large_image_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     Image.new("L", (20, 10)).save(path)
     monkeypatch.setattr(images, "MAX_PIXELS", 199)
     monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
-    for crop in (lambda: read_centre_crop(path, 4), lambda: read_random_crop(path, 4, random.Random(0))):
+    for crop in (lambda: read_crop(path, 4), lambda: read_crop(path, 4, 0)):
         with pytest.raises(ValueError, match=rf"{path} is no .* \(20 by 10 pixels are more than 199\)"):
             crop()
 
@@ -147,11 +146,11 @@ def test_other_formats_are_refused_whatever_the_name(tmp_path, kind, monkeypatch
     path = tmp_path / "image.jpg"
     Image.new("RGB", (20, 10)).save(path, kind)
     with pytest.raises(ValueError, match=rf"{path} is no image that can be read"):
-        read_centre_crop(str(path), 4)
+        read_crop(str(path), 4)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_a_png_may_be_named_as_a_jpeg(tmp_path, kind):
     path = tmp_path / "image.JPEG"
     Image.new("RGB", (20, 10), (9, 9, 9)).save(path, kind)
-    assert read_centre_crop(str(path), 4).unique().tolist() == [9]
+    assert read_crop(str(path), 4).unique().tolist() == [9]

@@ -202,3 +202,38 @@ def test_shared_lists_are_visited_once():
         nested = [nested, nested]
     loaded = pickles.load(pickletools.optimize(pickle.dumps(nested, 2)))
     assert loaded[0] is loaded[1]
+
+
+def nested(levels: int) -> bytes:
+    """A list of two lists, which are the same list of two lists, and so on: few bytes, a gigantic text."""
+    deeper = b"".join(b"(lg%d\nag%d\nap%d\n0" % (n, n, n + 1) for n in range(1, levels))
+    return b"(lp1\n0" + deeper + b"g%d\n" % levels
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ARRAY + b"(I1\n(" + nested(60) + b"t" + BYTES + b"I00\nS'abc'\ntb.",
+        ARRAY + b"(I1\n(I3\ntcnumpy\ndtype\n(" + nested(60) + b"I0\nI1\ntRI00\nS'abc'\ntb.",
+        ARRAY
+        + b"(I1\n("
+        + length(b"\x8b", 100_000)
+        + b"\x01" * 100_000
+        + b"p1\n"
+        + b"g1\n" * 50_000
+        + b"t"
+        + BYTES
+        + b"I00\nS'abc'\ntb.",
+    ],
+    ids=["shape", "type", "product"],
+)
+def test_what_an_array_says_of_itself_stays_small(content):
+    with pytest.raises(ValueError, match=r"no pickle of plain data \((an array with sizes|sequence item)"):
+        pickles.load(content)
+
+
+def test_bytes_that_are_encoded_often_are_there_once():
+    calls = b"c_codecs\nencode\np1\n0(Vabc\nVlatin1\ntp2\n0(" + b"g1\ng2\nR" * 3 + b"t."
+    first, second, third = pickles.load(calls)
+    assert first == b"abc"
+    assert first is second is third

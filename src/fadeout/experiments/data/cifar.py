@@ -1,7 +1,9 @@
 """CIFAR-10 and CIFAR-100: 60,000 colour images of 32 by 32 pixels, in the publisher's pickles."""
 
 import os
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,11 +58,7 @@ def cifar10(directory: str | os.PathLike[str] | None = None) -> Dataset:
     Args:
         directory: holds ``cifar-10-batches-py``, or will; see :func:`~.source.search_directories`.
     """
-    folder = obtain(CIFAR10, directory)
-    train = [_read(CIFAR10, folder, f"data_batch_{number}", b"labels", 10) for number in range(1, 6)]
-    test = _read(CIFAR10, folder, "test_batch", b"labels", 10)
-    images, labels = (torch.cat(parts) for parts in zip(*train, strict=True))
-    return Dataset(images, labels, *test, prepare=_NORMALISE_10, augment=crop_and_flip)
+    return _load(CIFAR10, directory, b"labels", 10, _NORMALISE_10)
 
 
 def cifar100(directory: str | os.PathLike[str] | None = None) -> Dataset:
@@ -69,7 +67,7 @@ def cifar100(directory: str | os.PathLike[str] | None = None) -> Dataset:
     Args:
         directory: holds ``cifar-100-python``, or will; see :func:`~.source.search_directories`.
     """
-    return _cifar100(CIFAR100, directory)
+    return _load(CIFAR100, directory, b"fine_labels", 100, _NORMALISE_100)
 
 
 def cifar100_sample(directory: str | os.PathLike[str] | None = None) -> Dataset:
@@ -78,33 +76,30 @@ def cifar100_sample(directory: str | os.PathLike[str] | None = None) -> Dataset:
     Args:
         directory: holds ``cifar-100-sample``; see :func:`~.source.search_directories`.
     """
-    return _cifar100(CIFAR100_SAMPLE, directory)
+    return _load(CIFAR100_SAMPLE, directory, b"fine_labels", 100, _NORMALISE_100)
 
 
-def _cifar100(source: Source, directory: str | os.PathLike[str] | None) -> Dataset:
-    folder = obtain(source, directory)
-    train, test = (_read(source, folder, name, b"fine_labels", 100) for name in ("train", "test"))
-    return Dataset(*train, *test, prepare=_NORMALISE_100, augment=crop_and_flip)
+def _load(
+    source: Source, directory: Any, key: bytes, classes: int, prepare: Callable[..., Tensor]
+) -> Dataset:
+    folder, parse = obtain(source, directory), partial(_parse, key=key, classes=classes)
+    *train, test = (source.read(folder, name, parse) for name in source.files if "meta" not in name)
+    images, labels = map(torch.cat, zip(*train, strict=True))
+    return Dataset(images, labels, *test, prepare=prepare, augment=crop_and_flip)
 
 
-def _read(source: Source, folder: Path, name: str, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
+def _parse(content: bytes, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
     """The images and labels of a batch file."""
-    content = source.read(folder, name)
-    try:
-        batch = pickles.load(content)
-        if not isinstance(batch, dict) or not {b"data", key} <= batch.keys():
-            raise ValueError(f"no dictionary with data and {key.decode()}")
-        images, labels = batch[b"data"], batch[key]
-        # lists that share their parts are small in a pickle, and an array of them as large as it likes
-        if isinstance(labels, list | tuple) and not all(type(label) is int for label in labels):
-            raise ValueError(f"labels that are not 0 to {classes - 1}")
-        labels = np.asarray(labels)
-        if getattr(images, "dtype", None) != np.uint8 or images.shape != (*labels.shape, 3 * 32 * 32):
-            raise ValueError("no images of 3 by 32 by 32 bytes, as many as labels")
-        if labels.dtype.kind != "i" or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
-            raise ValueError(f"labels that are not 0 to {classes - 1}")
-    except ValueError as error:
-        raise ValueError(
-            f"{folder / name} is damaged ({error}): replace it by the publisher's file"
-        ) from error
+    batch = pickles.load(content)
+    if not isinstance(batch, dict) or not {b"data", key} <= batch.keys():
+        raise ValueError(f"no dictionary with data and {key.decode()}")
+    images, labels = batch[b"data"], batch[key]
+    # lists that share their parts are small in a pickle, and an array of them as large as it likes
+    if isinstance(labels, list | tuple) and not all(type(label) is int for label in labels):
+        raise ValueError(f"labels that are not 0 to {classes - 1}")
+    labels = np.asarray(labels)
+    if getattr(images, "dtype", None) != np.uint8 or images.shape != (*labels.shape, 3 * 32 * 32):
+        raise ValueError("no images of 3 by 32 by 32 bytes, as many as labels")
+    if labels.dtype.kind != "i" or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
+        raise ValueError(f"labels that are not 0 to {classes - 1}")
     return torch.from_numpy(images.reshape(-1, 3, 32, 32).copy()), torch.from_numpy(labels).long()

@@ -26,97 +26,6 @@ CORA = Source(
 )
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A graph whose nodes have classes, behind the interface of a :class:`~fadeout.experiments.data.Dataset`.
-
-    There is one batch, the whole graph. Labels outside the part in question are ``IGNORED``.
-    """
-
-    features: "Matrix"
-    adjacency: "Matrix"
-    labels: Tensor
-    train: slice
-    held_out: slice
-    test: slice
-
-    IGNORED = -100  # what cross-entropy leaves out
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are."""
-        return int(self.labels.max()) + 1
-
-    @property
-    def inputs(self) -> tuple["Matrix", "Matrix"]:
-        """Features and adjacency: what the network takes."""
-        return self.features, self.adjacency
-
-    @property
-    def example(self) -> tuple[Tensor, Tensor]:
-        """The same as ordinary tensors, to trace a network with."""
-        return self.features.values.to_dense(), self.adjacency.values.to_dense()
-
-    def steps(self, batch_size: int) -> int:
-        """One: the whole graph is a batch, whatever its size."""
-        return 1
-
-    def batches(
-        self, batch_size: int, *, epoch: int, seed: int, first: int = 0
-    ) -> Iterator[tuple[tuple["Matrix", "Matrix"], Tensor]]:
-        """The whole graph, with the labels of the training nodes."""
-        if first == 0:
-            yield self.inputs, self._only(self.train)
-
-    def tests(self, batch_size: int) -> Iterator[tuple[tuple["Matrix", "Matrix"], Tensor]]:
-        """The whole graph, with the labels of the test nodes."""
-        yield self.inputs, self._only(self.test)
-
-    def validation(self) -> "Graph":
-        """The same graph, tested on the nodes that are held out for it."""
-        return replace(self, test=self.held_out)
-
-    def _only(self, part: slice) -> Tensor:
-        labels = torch.full_like(self.labels, self.IGNORED)
-        labels[part] = self.labels[part]
-        return labels
-
-
-def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
-    """Cora, split and normalised as in Kipf's PyTorch program, which reaches the paper's accuracies.
-
-    Rows in the order of the file: 0 to 139 for training, 200 to 499 for validation, 500 to 1499 for the
-    test. Features, and the symmetric adjacency with a loop at each node, are divided by the sums of their
-    rows.
-
-    Args:
-        directory: holds ``cora``, or will; see :func:`~.source.search_directories`.
-    """
-    folder = obtain(CORA, directory)
-    content, cites = (CORA.read(folder, name).decode().splitlines() for name in CORA.files)
-    rows = [line.split() for line in content]
-    number = {row[0]: i for i, row in enumerate(rows)}
-    classes = sorted({row[-1] for row in rows})
-    words = np.array([row[1:-1] for row in rows], dtype=np.float32)
-    edges = [line.split() for line in cites]
-    links = np.array([(number[a], number[b]) for a, b in edges if a in number and b in number])
-    adjacency = np.eye(len(rows), dtype=np.float32)
-    adjacency[links[:, 0], links[:, 1]] = 1
-    adjacency[links[:, 1], links[:, 0]] = 1
-    return Graph(
-        features=_normalised(words),
-        adjacency=_normalised(adjacency),
-        labels=torch.tensor([classes.index(row[-1]) for row in rows]),
-        train=slice(0, 140),
-        held_out=slice(200, 500),
-        test=slice(500, 1500),
-    )
-
-
-def _normalised(matrix: np.ndarray) -> "Matrix":
-    return Matrix(torch.from_numpy(matrix / matrix.sum(1, keepdims=True).clip(min=1e-12)))
-
-
 class Matrix:
     """A constant sparse matrix that can be multiplied by a dense one, with gradients for the latter.
 
@@ -153,3 +62,89 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.transpose @ gradient, None, None
+
+
+Batch = tuple[tuple[Matrix, Matrix], Tensor]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph whose nodes have classes, behind the interface of a :class:`~fadeout.experiments.data.Dataset`.
+
+    There is one batch, the whole graph. Labels outside the part in question are ``IGNORED``.
+    """
+
+    features: Matrix
+    adjacency: Matrix
+    labels: Tensor
+    train: slice
+    held_out: slice
+    test: slice
+
+    IGNORED = -100  # what cross-entropy leaves out
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return int(self.labels.max()) + 1
+
+    @property
+    def example(self) -> tuple[Tensor, Tensor]:
+        """Features and adjacency, which the network takes, as ordinary tensors, to trace it with."""
+        return self.features.values.to_dense(), self.adjacency.values.to_dense()
+
+    def steps(self, batch_size: int) -> int:
+        """One: the whole graph is a batch, whatever its size."""
+        return 1
+
+    def batches(self, batch_size: int, *, epoch: int, seed: int, first: int = 0) -> Iterator[Batch]:
+        """The whole graph, with the labels of the training nodes."""
+        if first == 0:
+            yield self._batch(self.train)
+
+    def tests(self, batch_size: int) -> Iterator[Batch]:
+        """The whole graph, with the labels of the test nodes."""
+        yield self._batch(self.test)
+
+    def validation(self) -> "Graph":
+        """The same graph, tested on the nodes that are held out for it."""
+        return replace(self, test=self.held_out)
+
+    def _batch(self, part: slice) -> Batch:
+        labels = torch.full_like(self.labels, self.IGNORED)
+        labels[part] = self.labels[part]
+        return (self.features, self.adjacency), labels
+
+
+def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
+    """Cora, split and normalised as in Kipf's PyTorch program, which reaches the paper's accuracies.
+
+    Rows in the order of the file: 0 to 139 for training, 200 to 499 for validation, 500 to 1499 for the
+    test. Features, and the symmetric adjacency with a loop at each node, are divided by the sums of their
+    rows.
+
+    Args:
+        directory: holds ``cora``, or will; see :func:`~.source.search_directories`.
+    """
+    folder = obtain(CORA, directory)
+    content, cites = (CORA.read(folder, name).decode().splitlines() for name in CORA.files)
+    rows, edges = ([line.split() for line in lines] for lines in (content, cites))
+    number = {row[0]: i for i, row in enumerate(rows)}
+    classes = sorted({row[-1] for row in rows})
+    words = np.array([row[1:-1] for row in rows], dtype=np.float32)
+    links = np.array([(number[a], number[b]) for a, b in edges if a in number and b in number])
+    adjacency = np.eye(len(rows), dtype=np.float32)
+    adjacency[links[:, 0], links[:, 1]] = 1
+    adjacency[links[:, 1], links[:, 0]] = 1
+    return Graph(
+        features=_normalised(words),
+        adjacency=_normalised(adjacency),
+        labels=torch.tensor([classes.index(row[-1]) for row in rows]),
+        train=slice(0, 140),
+        held_out=slice(200, 500),
+        test=slice(500, 1500),
+    )
+
+
+def _normalised(matrix: np.ndarray) -> Matrix:
+    return Matrix(torch.from_numpy(matrix / matrix.sum(1, keepdims=True).clip(min=1e-12)))

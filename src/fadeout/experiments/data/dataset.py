@@ -47,7 +47,7 @@ class Dataset:
     @property
     def example(self) -> Tensor:
         """A batch of one test input, as a network takes it, for tracing."""
-        return self._test_inputs(self.test_x[:1])
+        return self._inputs(self.test_x[:1])
 
     def steps(self, batch_size: int) -> int:
         """The batches in an epoch; the incomplete last one is left out."""
@@ -72,14 +72,13 @@ class Dataset:
         order = torch.randperm(len(self.train_y), generator=Generator().manual_seed(seed * 10_007 + epoch))
         for step in range(first, self.steps(batch_size)):
             chosen = order[step * batch_size : (step + 1) * batch_size]
-            x = self._training_inputs(self.train_x[chosen], _step_generator(seed, epoch, step))
-            yield x, self.train_y[chosen]
+            yield self._inputs(self.train_x[chosen], _step_generator(seed, epoch, step)), self.train_y[chosen]
 
     def tests(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The test part in its order, prepared; the last batch may be smaller."""
         for start in range(0, len(self.test_y), batch_size):
             part = slice(start, start + batch_size)
-            yield self._test_inputs(self.test_x[part]), self.test_y[part]
+            yield self._inputs(self.test_x[part]), self.test_y[part]
 
     def validation(self, fraction: float = 0.1) -> "Dataset":
         """The data set for choosing settings: its test part is a fixed share of the training part.
@@ -109,11 +108,9 @@ class Dataset:
             test_y=self.train_y[out],
         )
 
-    def _training_inputs(self, x: Tensor, generator: Generator) -> Tensor:
-        return self.prepare(x if self.augment is None else self.augment(x, generator))
-
-    def _test_inputs(self, x: Tensor) -> Tensor:
-        return self.prepare(x)
+    def _inputs(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        """A batch as a network takes it, augmented where there is a generator to draw from."""
+        return self.prepare(self.augment(x, generator) if self.augment and generator else x)
 
 
 def _step_generator(seed: int, epoch: int, step: int) -> Generator:

@@ -27,65 +27,69 @@ class DownloadError(Exception):
 
 
 def obtain(source: Source, directory: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of a data set, which is downloaded if it is nowhere yet.
+    """The folder of a data set; if it is nowhere yet, it is downloaded and moved into place in one go.
 
-    Args:
-        source: the data set's.
-        directory: the first to look in; see :func:`~fadeout.experiments.data.source.search_directories`.
-    """
-    return find(source, directory) or install(source, search_directories(directory)[0])
-
-
-def install(source: Source, directory: Path) -> Path:
-    """Download a data set and move its folder into ``directory`` in one go, or say what to place where.
-
-    An archive that is in ``directory`` already is taken instead of a download. Files that are in the folder
+    An archive that is in the directory already is taken instead of a download. Files that are in the folder
     stay as they are; only what is missing is added. What was downloaded and turns out to be wrong is deleted,
     so that the next attempt downloads it anew.
 
     Args:
         source: the data set's.
-        directory: where its folder goes.
+        directory: the first to look in; see :func:`~fadeout.experiments.data.source.search_directories`.
     """
-    folder = directory / source.folder
-    staging = directory / f".{source.name}.download"  # always the same: an interrupted download goes on
-    if not source.urls and not (source.archive and (directory / source.archive[0]).exists()):
-        raise ValueError(f"{source.name} is not here, and cannot be downloaded: {_advice(source, directory)}")
+    if found := find(source, directory):
+        return found
+    target = search_directories(directory)[0]
+    folder = target / source.folder
+    staging = target / f".{source.name}.download"  # always the same: an interrupted download goes on
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with _alone(directory):
-            if source.missing(folder):  # another process may have brought it meanwhile
-                staging.mkdir(exist_ok=True)
-                _move(_download(source, directory, staging), folder)
+        if not source.urls and not (source.archive and (target / source.archive[0]).exists()):
+            raise DownloadError(source.note)
+        target.mkdir(parents=True, exist_ok=True)
+        with _alone(target):
+            if missing := source.missing(folder):  # another process may have brought it meanwhile
+                complete = _download(source, target, staging)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                if not folder.exists():
+                    complete.replace(folder)
+                else:
+                    for name in missing:
+                        (complete / name).replace(folder / name)
                 shutil.rmtree(staging, ignore_errors=True)
     except DownloadError as error:
         with suppress(OSError):  # what has come already stays, for the next attempt
             staging.rmdir()
+        why = f"could not be downloaded ({error}): " if source.urls else "cannot be downloaded: "
+        note = f"{source.note}; " if source.note else ""
+        archive = f", or {source.archive[0]} in {target}" if source.archive else ""
         raise ValueError(
-            f"{source.name} is not here, and could not be downloaded ({error}): {_advice(source, directory)}"
+            f"{source.name} is not here, and {why}{note}place {', '.join(source.missing(folder))} in {folder}"
+            f"{archive}; or set FADEOUT_DATA to (or pass as --data-dir) the directory that holds "
+            f"{source.folder}"
         ) from error
     except OSError as error:
         raise ValueError(
-            f"{source.name} cannot be put in {directory} ({error}): name another directory (--data-dir, "
+            f"{source.name} cannot be put in {target} ({error}): name another directory (--data-dir, "
             "FADEOUT_DATA)"
         ) from error
     return folder
 
 
-def _download(source: Source, directory: Path, staging: Path) -> Path:
+def _download(source: Source, target: Path, staging: Path) -> Path:
     """A folder with all that is missing; what is wrong is deleted, the user's own archive aside."""
+    staging.mkdir(exist_ok=True)
     if source.archive is None:
-        for name in source.missing(directory / source.folder):
+        for name in source.missing(target / source.folder):
             _fetch_any(source, name, staging / name, source.files[name])
         return staging
     name, checksum = source.archive
-    placed = (directory / name).exists()
-    archive = (directory if placed else staging) / name
-    if not placed:
+    archive, fault = target / name, ValueError
+    if not archive.exists():
+        archive, fault = staging / name, DownloadError
         _fetch_any(source, name, archive, checksum)
     if problem := mismatch(archive, checksum) or _unpack(source, archive, staging / "unpacked"):
         shutil.rmtree(staging, ignore_errors=True)
-        raise (ValueError if placed else DownloadError)(problem)
+        raise fault(problem)
     return staging / "unpacked" / source.folder
 
 
@@ -104,42 +108,17 @@ def _unpack(source: Source, archive: Path, target: Path) -> str:
     return next(filter(None, problems), "")
 
 
-def _move(complete: Path, folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if not folder.exists():
-        complete.replace(folder)
-        return
-    for path in complete.iterdir():  # a folder that lacked some files gets those
-        if not (folder / path.name).exists():
-            path.replace(folder / path.name)
-
-
-def _advice(source: Source, directory: Path) -> str:
-    folder = directory / source.folder
-    archive = f", or {source.archive[0]} in {directory}" if source.archive else ""
-    note = f"{source.note}; " if source.note else ""
-    return (
-        f"{note}place {', '.join(source.missing(folder))} in {folder}{archive}; "
-        f"or set FADEOUT_DATA to (or pass as --data-dir) the directory that holds {source.folder}"
-    )
-
-
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """One process at a time, where the system can see to it: others wait, and find the data there."""
-    try:
-        import fcntl
+    with ExitStack() as opened:
+        with suppress(ImportError, OSError):  # a system, or a file system, without locks
+            import fcntl
 
-        handle = os.open(directory, os.O_RDONLY)
-    except (ImportError, OSError):
-        yield
-        return
-    try:
-        with suppress(OSError):  # a file system without locks
+            handle = os.open(directory, os.O_RDONLY)
+            opened.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
 # One file over HTTP ---------------------------------------------------------------------------------------

@@ -1,19 +1,18 @@
 """Images in a folder for each class, decoded by threads while they are needed."""
 
 import os
-import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
 from fadeout.experiments.data.dataset import Dataset
-from fadeout.experiments.data.images import normalise, read_centre_crop, read_random_crop
+from fadeout.experiments.data.images import normalise, read_crop
 
 _NORMALISE = normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _AHEAD = 2  # batches that are decoded while the network works
@@ -47,7 +46,7 @@ class ImageFolder(Dataset):
     @property
     def example(self) -> Tensor:
         """A batch of one test image, as a network takes it, for tracing."""
-        return replace(self, part=(0, 1))._test_inputs(self.test_x[:1])
+        return replace(self, part=(0, 1))._inputs(self.test_x[:1])
 
     def batches(
         self, batch_size: int, *, epoch: int, seed: int, first: int = 0
@@ -59,24 +58,18 @@ class ImageFolder(Dataset):
         """The test part in its order; the last batch may be smaller."""
         return _work_ahead(super().tests(batch_size))
 
-    def _training_inputs(self, x: Tensor, generator: Generator) -> Tensor:
-        seeds = torch.randint(2**62, (len(x),), generator=generator)
-        pairs = zip(x.tolist(), seeds.tolist(), strict=True)
-        return self._decode(
-            [partial(read_random_crop, self.files[n], self.size, random.Random(seed)) for n, seed in pairs]
-        )
-
-    def _test_inputs(self, x: Tensor) -> Tensor:
-        return self._decode([partial(read_centre_crop, self.files[n], self.size) for n in x.tolist()])
-
-    def _decode(self, reads: list[Callable[[], Tensor]]) -> Tensor:
-        first, every = self.part
-        x = torch.zeros(len(reads), 3, self.size, self.size)
+    def _inputs(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        seeds: list[int | None] = [None] * len(x)
+        if generator is not None:
+            seeds = torch.randint(2**62, (len(x),), generator=generator).tolist()
+        share = slice(self.part[0], None, self.part[1])
+        files = [self.files[n] for n in x[share].tolist()]
+        inputs = torch.zeros(len(x), 3, self.size, self.size)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1), "fadeout-images") as pool:
-            decoded = list(pool.map(lambda read: read(), reads[first::every]))
+            decoded = list(pool.map(read_crop, files, repeat(self.size), seeds[share]))
         if decoded:
-            x[first::every] = self.prepare(torch.stack(decoded))
-        return x
+            inputs[share] = self.prepare(torch.stack(decoded))
+        return inputs
 
 
 def _work_ahead(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -101,35 +94,29 @@ def read_folder(folder: Path, size: int) -> ImageFolder:
     """
     if size < 1:
         raise ValueError(f"images of {size} pixels: take 1 or more, such as 224")
-    classes = _subfolders(folder / "train")
-    unknown = sorted(set(_subfolders(folder / "val")) - set(classes))
-    if unknown:
+    train, test = _files_by_class(folder / "train"), _files_by_class(folder / "val")
+    if unknown := sorted(test.keys() - train.keys()):
         raise ValueError(
             f"{folder / 'val'} has classes that {folder / 'train'} lacks: {', '.join(unknown[:5])}"
         )
-    train, train_y = _list_files(folder / "train", classes)
-    test, test_y = _list_files(folder / "val", classes)
-    train_x, test_x = torch.arange(len(train) + len(test)).split([len(train), len(test)])
+    label = {name: number for number, name in enumerate(train)}
+    found = [(file, label[name]) for part in (train, test) for name in part for file in part[name]]
+    x, y = torch.arange(len(found)), torch.tensor([number for _, number in found])
+    count, files = sum(map(len, train.values())), [file for file, _ in found]
     return ImageFolder(
-        train_x, train_y, test_x, test_y, _NORMALISE, files=train + test, classes=classes, size=size
+        x[:count], y[:count], x[count:], y[count:], _NORMALISE, files=files, classes=list(train), size=size
     )
 
 
-def _subfolders(part: Path) -> list[str]:
+def _files_by_class(part: Path) -> dict[str, list[str]]:
     names = sorted(entry.name for entry in os.scandir(part) if entry.is_dir())
     if not names:
         raise ValueError(f"{part} has no folders: sort its images into one for each class, named by its wnid")
-    return names
-
-
-def _list_files(part: Path, classes: list[str]) -> tuple[list[str], Tensor]:
-    found = [
-        (str(part / name / entry), label)
-        for label, name in enumerate(classes)
-        if (part / name).is_dir()
-        for entry in sorted(os.listdir(part / name))
-        if entry.lower().endswith(_SUFFIXES)
-    ]
-    if not found:
+    listed = {name: sorted(os.listdir(part / name)) for name in names}
+    files = {
+        name: [str(part / name / entry) for entry in entries if entry.lower().endswith(_SUFFIXES)]
+        for name, entries in listed.items()
+    }
+    if not any(files.values()):
         raise ValueError(f"{part} has no images ({', '.join(_SUFFIXES)}) in its folders")
-    return [file for file, _ in found], torch.tensor([label for _, label in found])
+    return files

@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,12 +11,8 @@ from torch import Generator, Tensor
 
 from fadeout._checks import extra
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of decompression bombs: about 360 MB
 _FORMATS = ("JPEG", "PNG")  # ImageNet has a PNG among its JPEGs; Pillow starts Ghostscript for an EPS
-_BILINEAR = 2  # PIL.Image.Resampling.BILINEAR, without importing Pillow
 _AREA = 0.08, 1.0  # the share of an image that a random crop takes
 _RATIO = 3 / 4, 4 / 3  # of its width to its height
 
@@ -60,31 +55,39 @@ def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
     return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
 
 
-def read_random_crop(path: str, size: int, draw: random.Random) -> Tensor:
-    """A random part of an image, of random size and proportions, resized, and mirrored every second time.
+def read_crop(path: str, size: int, seed: int | None = None) -> Tensor:
+    """A part of an image as bytes (3, size, size), also if it is grey-scale or CMYK.
 
-    Args:
-        path: of the image: a JPEG or a PNG, whatever its name, of at most ``MAX_PIXELS``.
-        size: of the result (3, size, size).
-        draw: what the part is drawn from.
-    """
-    image = _open(path)
-    pixels = _bytes(image.resize((size, size), _BILINEAR, box=_random_box(*image.size, draw)))
-    return pixels.flip(2) if draw.random() < 0.5 else pixels
-
-
-def read_centre_crop(path: str, size: int) -> Tensor:
-    """The centre of an image whose shorter side is resized to 256, or in proportion if ``size`` is not 224.
+    For training, a random part of random size and proportions, resized, and mirrored every second time. For
+    the test, the centre of the image, whose shorter side is resized to 256, or in proportion if ``size`` is
+    not 224.
 
     Args:
         path: of the image: a JPEG or a PNG, whatever its name, of at most ``MAX_PIXELS``, also when resized.
-        size: of the result (3, size, size).
+        size: of the result, in pixels.
+        seed: of a random part; None takes the centre.
     """
-    shorter = round(size * 256 / 224)
-    image = _open(path, shorter)
-    width, height = _scaled(image.size, shorter)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return _bytes(image.resize((width, height), _BILINEAR).crop((left, top, left + size, top + size)))
+    with extra("experiments"):
+        from PIL import Image
+    draw = None if seed is None else random.Random(seed)
+    try:
+        with Image.open(path, formats=_FORMATS) as file:  # so far the header alone
+            shorter = min(file.size) if draw else round(size * 256 / 224)
+            width, height = (side * shorter // min(file.size) for side in file.size)
+            for wide, high in (file.size, (width, height)):
+                if wide * high > MAX_PIXELS:
+                    raise ValueError(f"{wide} by {high} pixels are more than {MAX_PIXELS:,}")
+            image = file.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} is no image that can be read ({error}): replace it") from error
+    if draw:
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=_random_box(width, height, draw))
+    else:
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = image.crop((left, top, left + size, top + size))
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    return pixels.flip(2) if draw and draw.random() < 0.5 else pixels
 
 
 def _random_box(width: int, height: int, draw: random.Random) -> tuple[int, int, int, int]:
@@ -103,31 +106,3 @@ def _random_box(width: int, height: int, draw: random.Random) -> tuple[int, int,
     wide, high = min(width, round(height * _RATIO[1])), min(height, round(width / _RATIO[0]))
     left, top = (width - wide) // 2, (height - high) // 2
     return left, top, left + wide, top + high
-
-
-def _open(path: str, shorter: int = 0) -> "Image":
-    """An image as RGB, also if it is grey-scale or CMYK.
-
-    Args:
-        path: of the file.
-        shorter: what its shorter side will be resized to, for which the limit holds too.
-    """
-    with extra("experiments"):
-        from PIL import Image
-    try:
-        with Image.open(path, formats=_FORMATS) as image:  # so far the header alone
-            for width, height in (image.size, _scaled(image.size, shorter)):
-                if width * height > MAX_PIXELS:
-                    raise ValueError(f"{width} by {height} pixels are more than {MAX_PIXELS:,}")
-            return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} is no image that can be read ({error}): replace it") from error
-
-
-def _scaled(size: tuple[int, int], shorter: int) -> tuple[int, int]:
-    width, height = size
-    return width * shorter // min(size), height * shorter // min(size)
-
-
-def _bytes(image: "Image") -> Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)

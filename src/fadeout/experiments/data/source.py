@@ -2,11 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from fadeout._checks import extra
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,45 +38,40 @@ class Source:
         """The names of what is not in ``folder``."""
         return [name for name in self.files if not (folder / name).exists()]
 
-    def read(self, folder: Path, name: str) -> bytes:
-        """The content of a file, whose checksum is right; a ValueError says if it is not."""
+    def verify(self, folder: Path, *names: str) -> None:
+        """Raise a ValueError that names the first file (of ``names``, or all) whose checksum is wrong."""
+        for path, checksum in ((folder / name, self.files[name]) for name in names or self.files):
+            if path.exists() and (problem := mismatch(path, checksum)):
+                way_out = "move it away, and the right one can be downloaded or placed"
+                raise ValueError(f"{problem}. It is left in place; {way_out}")
+
+    def read(self, folder: Path, name: str, parse: Callable[[bytes], Any] = bytes) -> Any:
+        """What ``parse`` makes of a file; a ValueError if its checksum is wrong, or if ``parse`` fails."""
+        self.verify(folder, name)
         content = (folder / name).read_bytes()
-        _raise_if(mismatch(folder / name, self.files[name], content))
-        return content
-
-    def verify(self, folder: Path) -> None:
-        """Raise a ValueError that names the first file in ``folder`` whose checksum is wrong."""
-        for name, checksum in self.files.items():
-            if (folder / name).exists():
-                _raise_if(mismatch(folder / name, checksum))
+        try:
+            return parse(content)
+        except Exception as error:  # a damaged file can raise nearly anything
+            raise ValueError(
+                f"{folder / name} is damaged ({error}): replace it by the publisher's file"
+            ) from error
 
 
-def mismatch(path: Path, checksum: str, content: bytes | None = None) -> str:
+def mismatch(path: Path, checksum: str) -> str:
     """How a file differs from what its publisher handed out; empty if it does not.
 
     Args:
         path: of the file.
         checksum: the publisher's, as ``"md5:..."``; an empty one is not compared.
-        content: the file's, if it is read already.
     """
     algorithm, _, expected = checksum.partition(":")
     if not checksum:
         return ""
-    if content is not None:
-        found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    else:
-        with extra("experiments"):
-            import pooch
-        found = pooch.file_hash(str(path), algorithm)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    found = digest.hexdigest()
     problem = f"{path} is not the publisher's file: its {algorithm} is {found}, expected {expected}"
     return "" if found == expected else problem
-
-
-def _raise_if(problem: str) -> None:
-    if problem:
-        raise ValueError(
-            f"{problem}. It is left in place; move it away, and the right one can be downloaded or placed"
-        )
 
 
 def search_directories(directory: str | os.PathLike[str] | None = None) -> list[Path]:
