@@ -175,19 +175,19 @@ class Bracket(Interval):
         low, high = (min(max(end, self.low), self.high) for end in span[:2])
         return Span(low, high, span.most)
 
-    def probe(self, span: Span) -> tuple[Probe, list[int]]:
+    def probe(self, span: Span) -> tuple[list[Probe], list[int]]:
         """Probe a span, and count keys below it, keys in it, and rows with a number that is not allowed."""
-        probe = self.passes.probe(self.rows, self._number(span.low), self._number(span.high), span.most)
-        odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
-        own = self._owned(probe.facts)
-        return probe, [sum(fact.below for fact in own), sum(fact.inside for fact in own), sum(odd)]
+        probes = self.passes.probe(self.rows, self._number(span.low), self._number(span.high), span.most)
+        odd = [not p.peak < torch.inf if self.passes.magnitude else p.peak != p.peak for p in probes]
+        own = self._owned(probes)
+        return probes, [sum(probe.below for probe in own), sum(probe.inside for probe in own), sum(odd)]
 
-    def learn_probe(self, span: Span, probe: Probe, below: int, inside: int) -> None:
+    def learn_probe(self, span: Span, probes: list[Probe], below: int, inside: int) -> None:
         """Narrow the bracket by the sums of what a probe counted; collect what is few."""
         self.learn(span[:2], [below, below + inside])
         if below < self.k <= below + inside <= below + span.most:
             ends = self._number(span.low), self._number(span.high)
-            self.few = self.passes.collect(self.rows, *ends, probe)
+            self.few = self.passes.collect(self.rows, *ends, probes)
 
     def sample(self) -> np.ndarray:
         """Some keys of this process, in order."""
