@@ -72,6 +72,7 @@ class CompiledPasses(Passes):
         if counts[1] - counts[0] > most:
             return counts, None
         return counts, _between(blocks.numpy(), np.flatnonzero(upper != lower), low, high)
+
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
         if row.numel() < _WORTH or not row.is_contiguous():
             super().shrink(row, threshold, factor)

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from fadeout.selection.floats import before
 
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
-
 
 def flat(tensor: Tensor) -> Tensor:
     """A tensor as one row in the order of its memory; a view, where the memory has no holes."""
@@ -90,20 +88,16 @@ class Passes:
         A bracket up to infinity holds infinity itself. On a CPU, where reads are free, up to ``most`` keys
         are collected in the same pass.
         """
-        counts: list[list[Counts]] = [[] for _ in rows]
-        keys: list[tuple[Tensor, Tensor] | None] = []
-        for row, own in zip(rows, counts, strict=True):
-            found, start = [(np.empty(0, _NUMPY[self.wide]), np.empty(0, np.int64))], 0
+        counts, keys = [], []
+        for row in rows:
+            probed, start = [], 0
             for piece in self._split(row):
-                count, inside = self._probe(piece, low, high, most)
-                own.append(count)
-                most = most - len(inside[0]) if inside else -1
-                if inside and len(inside[0]):
-                    found.append((inside[0], inside[1] + start))
+                count, found = self._probe(piece, low, high, most)
+                most = -1 if found is None else most - len(found[0])
+                probed.append((count, found and (found[0], found[1] + start)))
                 start += piece.numel()
-            parts = found[1:] if len(found) == 2 else [tuple(map(np.concatenate, zip(*found, strict=True)))]
-            free = most >= 0 and reads_are_free(row)
-            keys.append((torch.from_numpy(parts[0][0]), torch.from_numpy(parts[0][1])) if free else None)
+            counts.append([count for count, _ in probed])
+            keys.append(_joined([found for _, found in probed]))
         unread = [count.to(rows[0].device) for own in counts for count in own if isinstance(count, Tensor)]
         read = iter(torch.stack(unread).tolist() if unread else ())
         known = [[next(read) if isinstance(count, Tensor) else count for count in own] for own in counts]
@@ -184,6 +178,14 @@ def _positions(mask: Tensor, number: int) -> Tensor:
         return torch.nonzero_static(mask, size=number).squeeze(1)
     except NotImplementedError:  # an older torch has it on CPUs only: this reads their number once more
         return mask.nonzero().squeeze(1)
+
+
+def _joined(found: Sequence[Keys | None]) -> tuple[Tensor, Tensor] | None:
+    """The keys of all pieces of a row; None where those of one were not collected."""
+    if not found or None in found:
+        return None
+    keys, positions = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+    return torch.from_numpy(keys), torch.from_numpy(positions)
 
 
 def _up_to(key: Any, high: float) -> Any:
