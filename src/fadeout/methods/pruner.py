@@ -17,6 +17,7 @@ from fadeout._clock import Clock
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.schedules import Schedule, as_schedule
+from fadeout.selection.floats import double
 from fadeout.structures.base import Structure, Target
 from fadeout.structures.scores import Scores, not_finite
 from fadeout.torch_bridge.parameters import (
@@ -249,7 +250,7 @@ class StepPruner(Rounds, ABC):
         """What this process's blocks add to the loss, summed over all processes; all of them must ask."""
         if not self._layout.sharded:
             return penalty
-        total = self._layout.add(torch.zeros(()) if penalty is None else penalty)
+        total = self._layout.add(torch.zeros((), device="cpu") if penalty is None else penalty)
         return total if penalty is None else total.to(penalty.dtype)
 
 
@@ -389,10 +390,11 @@ class Pruner(StepPruner):
         return targets
 
     def _fade_under(self, masks: Masks) -> float:
-        squares = torch.zeros(2, dtype=torch.float64)
+        squares = torch.zeros(2, dtype=torch.float64, device="cpu")
         for name, mask in masks.items():
             if self._layout.owns(name):
-                weight, stays = self._weight(name).double(), local(mask)
+                weight = double(self._weight(name))
+                stays = local(mask).to(weight.device)
                 parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
                 squares += torch.stack([part.square().sum() for part in parts]).cpu()
         gone, stays = self._layout.add(squares).tolist()

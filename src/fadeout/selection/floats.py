@@ -8,6 +8,7 @@ import struct
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 
 def ordinal_of(number: float, dtype: torch.dtype) -> int:
@@ -50,3 +51,8 @@ def before(number: float, dtype: torch.dtype) -> float:
     0.25
     """
     return number if number in (0, torch.inf) else number_at(ordinal_of(number, dtype) - 1, dtype)
+
+
+def double(tensor: Tensor) -> Tensor:
+    """A tensor in float64; on the CPU, where its own device has none (MPS)."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

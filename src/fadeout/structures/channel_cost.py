@@ -90,7 +90,8 @@ class Tally:
 
     def _analyse(self, alive: Alive) -> Analysis:
         dead = {name: torch.from_numpy(~mask) for name, mask in alive.items()}
-        return Analysis(self._network, dead=dead, couple=self._couple)
+        with torch.device("cpu"):  # where its vectors lie, whatever the default device
+            return Analysis(self._network, dead=dead, couple=self._couple)
 
     def _newly_biased(self) -> list[fx.Node]:
         """The layers that get a bias, for a constant, when channels of their input go."""
