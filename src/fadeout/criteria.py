@@ -17,6 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fadeout.selection.floats import double
+
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -62,12 +64,13 @@ def lamp(weight: Tensor, gradient: Tensor) -> Tensor:
 
     Reference: Lee et al., "Layer-adaptive Sparsity for the Magnitude-based Pruning", ICLR 2021.
     """
-    square = weight.double().square().flatten()
+    square = double(weight).square().flatten()
     ordered = square.sort().values
     not_smaller = ordered.flip(0).cumsum(0).flip(0)
     # Equal weights get equal scores: each looks up the first of its equals in the order.
     score = square / not_smaller[torch.searchsorted(ordered, square)]
-    return score.nan_to_num_(0.0).view_as(weight)  # in float64: squares of faded weights underflow
+    score = score.nan_to_num_(0.0).view_as(weight)  # in float64: squares of faded weights underflow
+    return score if score.device == weight.device else score.float().to(weight.device)
 
 
 magnitude.needs_gradient = False  # pyright: ignore[reportFunctionMemberAccess]

@@ -69,7 +69,7 @@ def check_trial(seed: int) -> None:
 @pytest.fixture(autouse=True)
 def _no_short_cut(monkeypatch):
     """Few numbers would be sorted in one go, without a pass."""
-    monkeypatch.setattr(search, "_JOINED", 0)
+    monkeypatch.setattr(search, "_AT_ONCE", 0)
 
 
 @pytest.mark.parametrize("ties", list(TIES))

@@ -76,7 +76,7 @@ def test_several_searches_share_their_rounds():
 
 
 def test_a_warm_search_without_shards_sums_once(monkeypatch):
-    monkeypatch.setattr("fadeout.selection.search._JOINED", 0)
+    monkeypatch.setattr("fadeout.selection.search._AT_ONCE", 0)
     torch.manual_seed(0)
     finder, part = Finder(magnitude=True), torch.randn(100_000)
     for _ in range(4):

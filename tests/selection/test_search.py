@@ -124,7 +124,7 @@ def drifting(steps: int, seed: int = 0):
 @pytest.mark.parametrize("magnitude", [False, True])
 @pytest.mark.parametrize("joined", [0, 10**9])
 def test_a_warm_search_finds_what_a_sort_finds(monkeypatch, compile, magnitude, joined):
-    monkeypatch.setattr(selection, "_JOINED", joined)
+    monkeypatch.setattr(selection, "_AT_ONCE", joined)
     finder = Finder(magnitude=magnitude, compile=compile)
     for step, parts in drifting(24):
         total = sum(part.numel() for part in parts)
@@ -142,7 +142,7 @@ def test_a_warm_search_finds_what_a_sort_finds(monkeypatch, compile, magnitude, 
 
 
 def test_a_threshold_that_jumps_is_found_again(monkeypatch):
-    monkeypatch.setattr(selection, "_JOINED", 0)
+    monkeypatch.setattr(selection, "_AT_ONCE", 0)
     finder, part = Finder(magnitude=True), torch.linspace(0.001, 1, 50_000)
     for scale in (1.0, 1.0, 1e-30, 1e30, 1.0, 0.0, 1.0, 1e-44, 1.0):
         scaled = part * scale
@@ -154,7 +154,7 @@ def test_a_threshold_that_jumps_is_found_again(monkeypatch):
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("k", [0, 1, 500, 999, 1000])
 def test_magnitudes_are_finite(monkeypatch, odd, joined, k):
-    monkeypatch.setattr(selection, "_JOINED", joined)
+    monkeypatch.setattr(selection, "_AT_ONCE", joined)
     part = torch.ones(1000)
     finder = Finder(magnitude=True)
     finder([part], k)
@@ -164,7 +164,7 @@ def test_magnitudes_are_finite(monkeypatch, odd, joined, k):
 
 
 def test_a_warm_search_is_one_pass(monkeypatch):
-    monkeypatch.setattr(selection, "_JOINED", 0)
+    monkeypatch.setattr(selection, "_AT_ONCE", 0)
     finder, calls = Finder(magnitude=True), []
     for name in ("count", "probe"):
         real = getattr(Passes, name)

@@ -40,9 +40,15 @@ def analyse(
         whole: everything is needed.
     """
     a = Analysis(network, for_inference, couple or keep_forward, keep_forward, dead)
+    with torch.device("cpu"):  # where its vectors are, whatever the default device
+        _find_constants_and_needs(a, whole)
+    return a
+
+
+def _find_constants_and_needs(a: Analysis, whole: bool) -> None:
     for node, rule in a.rules.items():
         rule.constants(node, a)
-        if node in network.overwritten:
+        if node in a.network.overwritten:
             a.flows.pop(node, None)
     if whole:
         for flow in a.flows.values():
@@ -56,7 +62,6 @@ def analyse(
             rule.needs(node, a)
         if not a.changed:
             _keep_one(a)
-    return a
 
 
 def _keep_one(a: Analysis) -> None:

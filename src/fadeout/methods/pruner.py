@@ -16,6 +16,7 @@ from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.methods.step_pruner import StepPruner
 from fadeout.schedules import Schedule
+from fadeout.selection.floats import double
 from fadeout.structures.base import Structure, Target
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
@@ -164,10 +165,11 @@ class Pruner(StepPruner):
         return targets
 
     def _fade_under(self, masks: Masks) -> float:
-        squares = torch.zeros(2, dtype=torch.float64)
+        squares = torch.zeros(2, dtype=torch.float64, device="cpu")
         for name, mask in masks.items():
             if self._layout.owns(name):
-                weight, stays = self._weight(name).double(), local(mask)
+                weight = double(self._weight(name))
+                stays = local(mask).to(weight.device)
                 parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
                 squares += torch.stack([part.square().sum() for part in parts]).cpu()
         gone, stays = self._layout.add(squares).tolist()

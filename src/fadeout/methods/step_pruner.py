@@ -245,5 +245,5 @@ class StepPruner(Rounds, ABC):
         """What this process's blocks add to the loss, summed over all processes; all of them must ask."""
         if not self._layout.sharded:
             return penalty
-        total = self._layout.add(torch.zeros(()) if penalty is None else penalty)
+        total = self._layout.add(torch.zeros((), device="cpu") if penalty is None else penalty)
         return total if penalty is None else total.to(penalty.dtype)

@@ -242,7 +242,8 @@ class SelectiveWeightDecay(Pruner):
         dose = self._fade.add(self._pending.pop(name, 0.0), dose)
         sizes = [torch.where(mask, w, 0).abs().amax() for mask, w in target.parts(weight) if w.numel()]
         largest = self._layout.most(float(torch.stack(sizes).amax()) if sizes else 0.0)
-        change = largest - float(self._fade.shrink(torch.tensor(largest).double(), dose))
+        exact = torch.tensor(largest, dtype=torch.float64, device="cpu")
+        change = largest - float(self._fade.shrink(exact, dose))
         if change < 8 * torch.finfo(weight.dtype).eps * largest:
             self._pending[name] = dose
             return 0.0

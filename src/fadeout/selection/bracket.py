@@ -6,14 +6,13 @@ gives their sums over all processes, and is called once in a round for all inter
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fadeout.selection.floats import number_at, ordinal_of
-from fadeout.selection.passes import Passes, Probe
+from fadeout.selection.passes import Passes
 from fadeout.torch_bridge.sharding import Shards
 
 SumCounts = Callable[[list[int]], list[int]]
@@ -136,12 +135,8 @@ class Sorted(Interval):
         self.spacing = min(spacing, default=1.0)
 
 
-class Span(NamedTuple):
-    """A part of a bracket, from one ordinal to below another, of which up to ``most`` keys are collected."""
-
-    low: int
-    high: int
-    most: int
+Span = tuple[int, int]  # from one ordinal to below another
+Probed = tuple[list[int], Callable[[int, int], None]]  # the counts of a process, and what takes their sums
 
 
 class Bracket(Interval):
@@ -170,24 +165,25 @@ class Bracket(Interval):
     def count(self, cuts: Sequence[int]) -> list[int]:
         return self.passes.count(self._owned(self.rows), [self._number(cut) for cut in cuts])
 
-    def clamp(self, span: Span) -> Span:
-        """What of a span is in the bracket."""
-        low, high = (min(max(end, self.low), self.high) for end in span[:2])
-        return Span(low, high, span.most)
+    def probe(self, span: Span) -> Probed:
+        """Count keys below what of a span is in the bracket, keys in it, and rows with a forbidden number."""
+        low, high = (min(max(end, self.low), self.high) for end in span)
+        most = self.most
+        if high - low == 1:  # equal keys, however many: their positions decide, but not between zeros
+            most = 0 if self.passes.magnitude and low == 0 else self.total
+        ends = self._number(low), self._number(high)
+        probes = self.passes.probe(self.rows, *ends, most)
+        odd = [not p.peak < torch.inf if self.passes.magnitude else p.peak != p.peak for p in probes]
+        own = self._owned(probes)
+        counts = [sum(probe.below for probe in own), sum(probe.inside for probe in own), sum(odd)]
 
-    def probe(self, span: Span) -> tuple[Probe, list[int]]:
-        """Probe a span, and count keys below it, keys in it, and rows with a number that is not allowed."""
-        probe = self.passes.probe(self.rows, self._number(span.low), self._number(span.high), span.most)
-        odd = [not f.peak < torch.inf if self.passes.magnitude else f.peak != f.peak for f in probe.facts]
-        own = self._owned(probe.facts)
-        return probe, [sum(fact.below for fact in own), sum(fact.inside for fact in own), sum(odd)]
+        def learn(below: int, inside: int) -> None:
+            """Narrow the bracket by the sums of what was counted; collect what is few."""
+            self.learn((low, high), [below, below + inside])
+            if below < self.k <= below + inside <= below + most:
+                self.few = self.passes.collect(self.rows, *ends, probes)
 
-    def learn_probe(self, span: Span, probe: Probe, below: int, inside: int) -> None:
-        """Narrow the bracket by the sums of what a probe counted; collect what is few."""
-        self.learn(span[:2], [below, below + inside])
-        if below < self.k <= below + inside <= below + span.most:
-            ends = self._number(span.low), self._number(span.high)
-            self.few = self.passes.collect(self.rows, *ends, probe)
+        return counts, learn
 
     def sample(self) -> np.ndarray:
         """Some keys of this process, in order."""
@@ -230,21 +226,19 @@ def look(spans: dict[Bracket, Span], sum_counts: SumCounts) -> None:
     Raises:
         FloatingPointError: on all processes, where a number is not allowed.
     """
-    spans = {bracket: bracket.clamp(span) for bracket, span in spans.items()}
-    probes = [bracket.probe(span) for bracket, span in spans.items()]
-    sums = sum_together([counts for _, counts in probes], sum_counts)
+    probed = [bracket.probe(span) for bracket, span in spans.items()]
+    sums = sum_together([counts for counts, _ in probed], sum_counts)
     if any(odd for _, _, odd in sums):
         raise FloatingPointError("a number is not finite")
-    for (bracket, span), (probe, _), (below, inside, _) in zip(spans.items(), probes, sums, strict=True):
-        bracket.learn_probe(span, probe, below, inside)
+    for (_, learn), (below, inside, _) in zip(probed, sums, strict=True):
+        learn(below, inside)
 
 
 def find_thresholds(brackets: Sequence[Bracket], sum_counts: SumCounts) -> list[Interval]:
     """Look where samples have the thresholds; failing that, count below a few cuts, again and again."""
     _look_by_sample([bracket for bracket in brackets if bracket.too_wide], sum_counts)
     narrow(brackets, sum_counts)
-    # equal ones, however many: their positions decide
-    look({b: Span(b.low, b.high, b.total) for b in brackets if not b.found}, sum_counts)
+    look({b: (b.low, b.high) for b in brackets if not b.found}, sum_counts)
     thresholds = [bracket.threshold() for bracket in brackets]
     narrow(thresholds, sum_counts)
     return thresholds
@@ -261,5 +255,5 @@ def _look_by_sample(brackets: Sequence[Bracket], sum_counts: SumCounts) -> None:
             if bracket.too_wide
         }
         narrow([end for both in ends.values() for end in both], sum_counts)
-        spans = {bracket: Span(low.low, high.high, bracket.most) for bracket, (low, high) in ends.items()}
-        look({b: s for b, s in spans.items() if b.low < s.high and s.low < b.high}, sum_counts)
+        spans = {bracket: (first.low, last.high) for bracket, (first, last) in ends.items()}
+        look({b: (x, y) for b, (x, y) in spans.items() if b.low < y and x < b.high}, sum_counts)

@@ -1,7 +1,7 @@
 """The passes through ``torch.compile``: they read weights once where the plain ones do several times."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fadeout.selection.passes import Found, Passes, reads_are_free
+from fadeout.selection.passes import Counts, Keys, Passes, reads_are_free
 
 _BITS = 5
 _BLOCK = 1 << _BITS  # keys whose counts a pass gives together
@@ -50,33 +50,28 @@ def choose_passes(
 class CompiledPasses(Passes):
     """The same as the plain passes, to the last bit: loops in C++ on a CPU, Triton kernels on a GPU."""
 
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> Found:
-        if len(row) < _WORTH or row.dtype != self.wide or not self.magnitude or high == torch.inf:
-            return super()._probe(row, low, high, most)
-        bounds = _numbers(row.dtype, row.device, low, high)
-        facts, own, start, free = [], [], 0, reads_are_free(row)
-        for piece in row[: len(row) // _BLOCK * _BLOCK].split(_PIECE):
-            blocks = piece.view(-1, _BLOCK)
-            lower, upper, peak = _compiled(_count_blocks)(blocks, bounds)
-            if not free:
-                facts += [lower.sum(), upper.sum(), peak.amax()]
-            else:  # NumPy does so little sooner than two threads that have to be woken
-                facts += [float(lower.numpy().sum()), float(upper.numpy().sum()), float(peak.numpy().max())]
-                number = int(facts[-2] - facts[-3])
-                most -= number
-                if number and most >= 0:
-                    some = np.flatnonzero(upper.numpy() != lower.numpy())
-                    keys, positions = _between(blocks.numpy(), some, low, high)
-                    own.append((torch.from_numpy(keys), torch.from_numpy(positions + start)))
-            start += len(piece)
-        if start < len(row):  # the last block is incomplete
-            rest, last = super()._probe(row[start:], low, high, most)
-            facts += rest
-            if last is None:
-                return facts, None
-            keys, positions = last
-            own.append((keys, positions + start))
-        return facts, self._joined(own) if free and most >= 0 else None
+    def _split(self, row: Tensor) -> Sequence[Tensor]:
+        if row.numel() < _WORTH:
+            return super()._split(row)
+        whole = row.numel() // _BLOCK * _BLOCK  # the last block may be incomplete
+        parts = row[:whole].split(_PIECE)
+        return (*parts, row[whole:]) if whole < row.numel() else parts
+
+    def _probe(self, piece: Tensor, low: float, high: float, most: int) -> tuple[Counts, Keys | None]:
+        odd = piece.numel() % _BLOCK or piece.dtype != self.wide or high == torch.inf
+        if odd or piece.numel() < _WORTH or not self.magnitude:
+            return super()._probe(piece, low, high, most)
+        blocks = piece.view(-1, _BLOCK)
+        bounds = _numbers(piece.dtype, piece.device, low, high)
+        lower, upper, peak = _compiled(_count_blocks)(blocks, bounds)
+        if not reads_are_free(piece):
+            return torch.stack([lower.sum(), upper.sum(), peak.amax()]), None
+        # NumPy does so little sooner than two threads that have to be woken
+        lower, upper = lower.numpy(), upper.numpy()
+        counts = [float(lower.sum()), float(upper.sum()), float(peak.numpy().max())]
+        if counts[1] - counts[0] > most:
+            return counts, None
+        return counts, _between(blocks.numpy(), np.flatnonzero(upper != lower), low, high)
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
         if row.numel() < _WORTH or not row.is_contiguous():

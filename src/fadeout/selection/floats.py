@@ -4,12 +4,11 @@ An ordinal grows with its float, and neighbours differ by one, so that an interv
 of integers is. Both zeros have the ordinal zero.
 """
 
-import math
 import struct
 from functools import lru_cache
 
-import numpy as np
 import torch
+from torch import Tensor
 
 
 def ordinal_of(number: float, dtype: torch.dtype) -> int:
@@ -35,13 +34,14 @@ def number_at(ordinal: int, dtype: torch.dtype) -> float:
     return number if ordinal >= 0 else -number
 
 
+@lru_cache(maxsize=8)  # of a step: the same for every tensor
 def after(number: float, dtype: torch.dtype) -> float:
     """The next larger number of a dtype.
 
     >>> after(1.0, torch.float64) - 1.0 == torch.finfo(torch.float64).eps
     True
     """
-    return _next(number, torch.inf, dtype)
+    return number_at(ordinal_of(number, dtype) + 1, dtype)
 
 
 def before(number: float, dtype: torch.dtype) -> float:
@@ -50,11 +50,9 @@ def before(number: float, dtype: torch.dtype) -> float:
     >>> before(after(0.25, torch.float32), torch.float32)
     0.25
     """
-    return number if number == torch.inf else _next(number, 0.0, dtype)
+    return number if number in (0, torch.inf) else number_at(ordinal_of(number, dtype) - 1, dtype)
 
 
-@lru_cache(maxsize=8)  # of a step: the same for every tensor
-def _next(number: float, towards: float, dtype: torch.dtype) -> float:
-    if dtype == torch.float64:
-        return math.nextafter(number, towards)
-    return float(np.nextafter(np.float32(number), np.float32(towards)))  # sooner than through a tensor
+def double(tensor: Tensor) -> Tensor:
+    """A tensor in float64; on the CPU, where its own device has none (MPS)."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

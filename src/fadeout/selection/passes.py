@@ -15,9 +15,6 @@ from torch import Tensor
 
 from fadeout.selection.floats import before
 
-_SMALL = 1 << 16  # shorter rows are not worth a second thread
-_NONE = torch.empty(0, dtype=torch.int64, device="cpu")
-
 
 def flat(tensor: Tensor) -> Tensor:
     """A tensor as one row in the order of its memory; a view, where the memory has no holes."""
@@ -38,27 +35,23 @@ def by_rows(tensor: Tensor, positions: Tensor) -> Tensor:
     return torch.stack(steps).sum(0)
 
 
-class Fact(NamedTuple):
-    """Of a row: how many keys are below the bracket, how many in it, and the highest one (NaN if one is)."""
+class Probe(NamedTuple):
+    """What a pass found in a row.
+
+    Attributes:
+        below, inside: how many keys are below the bracket, and how many in it.
+        peak: the highest key; NaN if one is.
+        keys: those in the bracket and their positions, where they were collected in passing.
+    """
 
     below: int
     inside: int
     peak: float
+    keys: tuple[Tensor, Tensor] | None
 
 
-class Probe(NamedTuple):
-    """What :meth:`Passes.probe` found in each row.
-
-    Attributes:
-        facts: how many there are.
-        keys: those in the bracket and their positions, where they were collected in passing.
-    """
-
-    facts: list[Fact]
-    keys: list[tuple[Tensor, Tensor] | None]
-
-
-Found = tuple[list[Any], tuple[Tensor, Tensor] | None]
+Counts = Tensor | list[float]  # of a piece: keys below the bracket, keys below its end, and the peak
+Keys = tuple[np.ndarray, np.ndarray]  # and their positions
 
 
 class Passes:
@@ -71,10 +64,9 @@ class Passes:
     >>> passes, row = Passes(magnitude=True), torch.tensor([1.0, -2.0, 3.0])
     >>> passes.count([row], [2.0, 9.0])
     [1, 3]
-    >>> probe = passes.probe([row], 2.0, 3.0, most=9)
-    >>> probe.facts
-    [Fact(below=1, inside=1, peak=3.0)]
-    >>> passes.collect([row], 2.0, 3.0, probe)
+    >>> passes.probe([row], 2.0, 3.0, most=9)
+    [Probe(below=1, inside=1, peak=3.0, keys=(tensor([2.]), tensor([1])))]
+    >>> passes.collect([row], 2.0, 3.0, passes.probe([row], 2.0, 3.0, most=0))
     [(tensor([2.]), tensor([1]))]
     """
 
@@ -90,33 +82,38 @@ class Passes:
         ]
         return torch.stack(sums).sum(0).tolist() if sums else [0] * len(cuts)
 
-    def probe(self, rows: Sequence[Tensor], low: float, high: float, most: int) -> Probe:
-        """Count the keys from ``low`` to below ``high``; one read from the device.
+    def probe(self, rows: Sequence[Tensor], low: float, high: float, most: int) -> list[Probe]:
+        """Count the keys from ``low`` to below ``high`` in each row; one read from the device.
 
         A bracket up to infinity holds infinity itself. On a CPU, where reads are free, up to ``most`` keys
         are collected in the same pass.
         """
-        facts, found = [], []
+        counts, keys = [], []
         for row in rows:
-            own, keys = self._probe(row, low, high, most)
-            facts.append(own)
-            found.append(keys)
-            most -= 0 if keys is None else len(keys[0])
-        unread = [fact.to(rows[0].device) for own in facts for fact in own if isinstance(fact, Tensor)]
+            probed, start = [], 0
+            for piece in self._split(row):
+                count, found = self._probe(piece, low, high, most)
+                most = -1 if found is None else most - len(found[0])
+                probed.append((count, found and (found[0], found[1] + start)))
+                start += piece.numel()
+            counts.append([count for count, _ in probed])
+            keys.append(_joined([found for _, found in probed]))
+        unread = [count.to(rows[0].device) for own in counts for count in own if isinstance(count, Tensor)]
         read = iter(torch.stack(unread).tolist() if unread else ())
-        numbers = [[next(read) if isinstance(fact, Tensor) else fact for fact in own] for own in facts]
-        return Probe([_summed(own) for own in numbers], found)
+        known = [[next(read) if isinstance(count, Tensor) else count for count in own] for own in counts]
+        return [_summed(own, found) for own, found in zip(known, keys, strict=True)]
 
     def collect(
-        self, rows: Sequence[Tensor], low: float, high: float, probe: Probe
+        self, rows: Sequence[Tensor], low: float, high: float, probes: Sequence[Probe]
     ) -> list[tuple[Tensor, Tensor]]:
-        """The keys that a probe counted, with their positions: their number is known, nothing is read."""
+        """The keys that were counted, with their positions: their number is known, nothing is read."""
         found = []
-        for row, fact, keys in zip(rows, probe.facts, probe.keys, strict=True):
+        for row, probe in zip(rows, probes, strict=True):
+            keys = probe.keys
             if keys is None:
-                below = torch.le if high == torch.inf else torch.lt
-                masks = [(key >= low) & below(key, high) for key in self._keys(row)] if fact.inside else []
-                positions = _positions(torch.cat(masks), fact.inside) if masks else _NONE.to(row.device)
+                masks = [_up_to(key, high) & (key >= low) for key in self._keys(row)] if probe.inside else []
+                none = torch.empty(0, dtype=torch.int64, device=row.device)
+                positions = _positions(torch.cat(masks), probe.inside) if masks else none
                 keys = self.key(row[positions]), positions
             found.append(keys)
         return found
@@ -136,45 +133,24 @@ class Passes:
             torch.add(kept, piece.sub_(kept), alpha=factor, out=piece)
             torch.hardshrink(piece, flush, out=piece)
 
-    def _probe(self, row: Tensor, low: float, high: float, most: int) -> Found:
-        """Of each piece of a row: how many are below, how many up to the end of the bracket, and the peak."""
-        if len(row) <= _SMALL and reads_are_free(row):
-            return self._probe_small(row, low, high, most)
-        facts, own, start, free = [], [], 0, reads_are_free(row)
-        for key in self._keys(row):
-            lower = key < low
-            upper = key <= high if high == torch.inf else key < high
-            facts += [lower.count_nonzero(), upper.count_nonzero(), key.amax()]
-            if free and most >= 0:
-                number = int(facts[-2]) - int(facts[-3])
-                most -= number
-                if number and most >= 0:
-                    inside = upper.logical_xor_(lower).numpy()  # whose search takes a fifth of the time
-                    positions = torch.from_numpy(np.flatnonzero(inside))
-                    own.append((key[positions], positions.add_(start)))
-            start += len(key)
-        return facts, self._joined(own) if free and most >= 0 else None
+    def _split(self, row: Tensor) -> Sequence[Tensor]:
+        """The pieces in which a row is probed."""
+        return pieces(row)
 
-    def _probe_small(self, row: Tensor, low: float, high: float, most: int) -> Found:
-        """The same in NumPy, whose calls take a third of the time."""
-        key = self.key(row).numpy()
-        if not len(key):
-            return [], (torch.from_numpy(key), _NONE) if most >= 0 else None
-        lower, upper = key < low, key <= high if high == torch.inf else key < high
-        below, upto = np.count_nonzero(lower), np.count_nonzero(upper)
-        facts = [float(below), float(upto), float(key.max())]
+    def _probe(self, piece: Tensor, low: float, high: float, most: int) -> tuple[Counts, Keys | None]:
+        """Count the keys of a piece, and collect those in the bracket unless they are too many."""
+        if not reads_are_free(piece):
+            key = self.key(piece)
+            counts = [(key < low).count_nonzero(), _up_to(key, high).count_nonzero(), key.amax()]
+            return torch.stack(counts), None
+        numbers = piece.to(self.wide).numpy()  # whose calls take a third of the time, and wake no thread
+        key = np.abs(numbers) if self.magnitude else numbers
+        lower, upper = key < low, _up_to(key, high)
+        below, upto = int(np.count_nonzero(lower)), int(np.count_nonzero(upper))
         if upto - below > most:
-            return facts, None
-        positions = np.flatnonzero(lower != upper)
-        return facts, (torch.from_numpy(key[positions]), torch.from_numpy(positions))
-
-    def _joined(self, keys: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        if len(keys) == 1:
-            return keys[0]
-        values, positions = zip(*keys, strict=True) if keys else ((), ())
-        return torch.cat([torch.empty(0, dtype=self.wide, device="cpu"), *values]), torch.cat(
-            [_NONE, *positions]
-        )
+            return [below, upto, float(key.max())], None
+        positions = np.flatnonzero(lower != upper) if upto > below else np.empty(0, np.int64)
+        return [below, upto, float(key.max())], (key[positions], positions)
 
     def _keys(self, row: Tensor) -> Iterator[Tensor]:
         return (self.key(piece) for piece in pieces(row))
@@ -205,10 +181,23 @@ def _positions(mask: Tensor, number: int) -> Tensor:
         return mask.nonzero().squeeze(1)
 
 
-def _summed(facts: list[float]) -> Fact:
-    below, upto, peaks = sum(facts[::3]), sum(facts[1::3]), facts[2::3]
-    peak = max(peaks, default=0.0) if all(peak == peak for peak in peaks) else torch.nan
-    return Fact(int(below), int(upto - below), peak)
+def _joined(found: Sequence[Keys | None]) -> tuple[Tensor, Tensor] | None:
+    """The keys of all pieces of a row; None where those of one were not collected."""
+    if not found or None in found:
+        return None
+    keys, positions = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+    return torch.from_numpy(keys), torch.from_numpy(positions)
+
+
+def _up_to(key: Any, high: float) -> Any:
+    """Which keys are below the end of a bracket; infinity belongs to the last."""
+    return key <= high if high == torch.inf else key < high
+
+
+def _summed(counts: list[list[float]], keys: tuple[Tensor, Tensor] | None) -> Probe:
+    below, upto, peaks = zip(*counts, strict=True) if counts else ((), (), (0.0,))
+    peak = max(peaks) if all(peak == peak for peak in peaks) else torch.nan
+    return Probe(int(sum(below)), int(sum(upto) - sum(below)), peak, keys)
 
 
 @lru_cache(maxsize=8)

@@ -25,6 +25,8 @@ from fadeout.selection.floats import number_at
 from fadeout.selection.passes import Passes
 from fadeout.torch_bridge.sharding import ALONE, Shards
 
+_AT_ONCE = 1 << 18  # so few numbers are looked at together: calls cost more than what they do
+
 
 def lowest(scores: Sequence[Tensor], k: int) -> list[Tensor]:
     """Mark the ``k`` lowest of all the scores, and exactly ``k``.
@@ -98,18 +100,15 @@ class Finder:
     ):
         self.magnitude, self._work, self._compile, self.shards = magnitude, work, compile, shards
         self._passes: Passes | None = None
-        self._device: torch.device | str = "cpu"
         # ordinals: the last threshold, where the next one is expected, how far off such guesses are, and how
         # far around to look; not at all where a sample says more than the past
         self._last = self._guess = self._error = 0
         self._reach = -1
-        # searches without a guess, the more the more guesses failed: some thresholds jump all the time
-        self._rest, self._failed = 0, 0
 
-    def passes(self, wide: torch.dtype) -> Passes:
-        """The passes that it looks with, for numbers of a dtype."""
+    def passes(self, wide: torch.dtype, device: torch.device | str = "cpu") -> Passes:
+        """The passes that it looks with, for numbers of a dtype; compiled, if so, for the first device."""
         if self._passes is None or self._passes.wide != wide:
-            self._passes = choose_passes(self.magnitude, wide, self._work, self._compile, self._device)
+            self._passes = choose_passes(self.magnitude, wide, self._work, self._compile, device)
         return self._passes
 
     def total(self, tensors: Sequence[Tensor]) -> int:
@@ -129,65 +128,43 @@ class Finder:
         total, wide = self.total(tensors), _wide(tensors)
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
-        here = not self.shards.sharded and all(map(kernels.reads_are_free, tensors))
-        if here and 0 < total <= _JOINED:
+        if 0 < total <= _AT_ONCE and not self.shards.sharded and all(map(kernels.reads_are_free, tensors)):
             return self._find_at_once(tensors, k, wide)
         if not total or (k in (0, total) and not self.magnitude):
-            return self._all_or_none(tensors, k)
-        rows = _rows(tensors, self.shards)
-        self._device = rows[0].device
-        return Bracket(rows, total, k, self.passes(wide), self.shards)
+            return self._all_or_none(tensors, k, wide)
+        rows = [kernels.flat(tensor.detach()) for tensor in tensors]
+        return Bracket(rows, total, k, self.passes(wide, rows[0].device), self.shards)
 
     def _find_at_once(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Lowest:
         """Few numbers are sooner looked at all together, without a guess or a sample."""
-        keys = self._keys(tensors, wide)
-        some = 0 < k < len(keys)
-        if some:
-            keys.partition(k - 1)
-        above = keys[k:] if some else keys
+        keys = np.concatenate([tensor.detach().to(wide).numpy().reshape(-1) for tensor in tensors])
+        if self.magnitude:
+            np.abs(keys, out=keys)
+        ordered = np.partition(keys, k - 1) if 0 < k < len(keys) else keys
+        above = ordered[k:] if k < len(keys) else keys
         peak = above.max()  # NaN, if there is one
         if peak != peak or (self.magnitude and peak == torch.inf):
             raise FloatingPointError("a number is not finite")
-        if not some:
-            return self._all_or_none(tensors, k)
-        value = float(keys[k - 1])
+        if k in (0, len(keys)):
+            return self._all_or_none(tensors, k, wide)
+        value = ordered[k - 1]
+        found = Lowest(float(value), self.magnitude, wide)
         if value < above.min() or (self.magnitude and value == 0):
-            return Lowest(value, self.magnitude, wide)
-        keys = self._keys(tensors, wide)
-        equal = [torch.from_numpy(np.flatnonzero(keys == value))]
-        ties = _Ties(tensors, equal, k - int(np.count_nonzero(keys < value)), self.shards)
-        return Lowest(value, self.magnitude, wide, ties.taken())
+            return found
+        equal = np.flatnonzero(keys == value)[: k - np.count_nonzero(keys < value)]
+        starts = [0, *accumulate(tensor.numel() for tensor in tensors)]
+        parts = [equal[(equal >= a) & (equal < b)] - a for a, b in pairwise(starts)]
+        return replace(found, ties=tuple(map(torch.from_numpy, parts)))
 
-    def _all_or_none(self, tensors: Sequence[Tensor], k: int) -> Lowest:
+    def _all_or_none(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Lowest:
         if k:
-            return Lowest(torch.inf, self.magnitude, _wide(tensors))
+            return Lowest(torch.inf, self.magnitude, wide)
         nowhere = tuple(torch.empty(0, dtype=torch.int64, device=t.device) for t in tensors)
-        return Lowest(-torch.inf, self.magnitude, _wide(tensors), nowhere)
+        return Lowest(-torch.inf, self.magnitude, wide, nowhere)
 
-    def _keys(self, tensors: Sequence[Tensor], wide: torch.dtype) -> np.ndarray:
-        """What all elements are ranked by."""
-        rows = []
-        for tensor in tensors:
-            row = tensor if tensor.is_contiguous() else kernels.flat(tensor)
-            row = row if row.dtype == wide else row.to(wide)
-            rows.append((row.detach() if row.requires_grad else row).numpy().reshape(-1))
-        keys = np.concatenate(rows)
-        if self.magnitude:
-            np.abs(keys, out=keys)
-        return keys
-
-    def _guess_span(self, bracket: Bracket) -> Span | None:
+    def _guess_span(self) -> Span:
         """Where to look first: around the threshold that is expected."""
-        if self._reach < 0 or self._rest:
-            self._rest = max(self._rest - 1, 0)
-            return None
-        zeros = self.magnitude and self._guess == 0
-        low, high = self._guess - self._reach, self._guess + max(self._reach, 1)
-        return Span(low, high, 0 if zeros else bracket.most)
-
-    def _judge_guess(self, right: bool) -> None:
-        self._failed = 0 if right else min(self._failed + 1, 4)
-        self._rest = 0 if right else 2**self._failed - 1
+        return self._guess - self._reach, self._guess + max(self._reach, 1)
 
     def _learn(self, found: int, spacing: float, bracket: Bracket) -> None:
         """Expect the threshold to move on as it did; look so far that it is inside, and few others are."""
@@ -223,17 +200,14 @@ def find_lowest(
     started = [finder._start(group, k) for finder, group, k in zip(finders, groups, ks, strict=True)]
     found = {n: lowest for n, lowest in enumerate(started) if isinstance(lowest, Lowest)}
     brackets = {n: bracket for n, bracket in enumerate(started) if isinstance(bracket, Bracket)}
-    if not brackets:
-        return list(found.values())
     spans = {}
     for n, bracket in brackets.items():
         if bracket.k in (0, bracket.total):  # whether all are finite
-            found[n], spans[n] = finders[n]._all_or_none(groups[n], ks[n]), Span(0, 0, 0)
-        elif span := finders[n]._guess_span(bracket):
-            spans[n] = span
-    look({brackets[n]: span for n, span in spans.items()}, sum_counts)
-    for n in spans.keys() - found.keys():
-        finders[n]._judge_guess(brackets[n].found)
+            found[n] = finders[n]._all_or_none(groups[n], ks[n], bracket.passes.wide)
+            spans[bracket] = 0, 0
+        elif finders[n]._reach >= 0:
+            spans[bracket] = finders[n]._guess_span()
+    look(spans, sum_counts)
 
     rest = [n for n in brackets if n not in found]
     ties: dict[int, _Ties] = {}
@@ -255,16 +229,12 @@ class _Ties:
 
     Args:
         tensors: all of the group.
-        equal: their positions in memory, for each tensor or for all of them joined.
+        equal: their positions in the memory of each tensor.
         number: how many are taken, on all processes.
         shards: of the tensors.
     """
 
     def __init__(self, tensors: Sequence[Tensor], equal: list[Tensor], number: int, shards: Shards):
-        if len(equal) < len(tensors):  # they were joined
-            starts = [0, *accumulate(tensor.numel() for tensor in tensors)]
-            (joined,) = equal
-            equal = [joined[(joined >= a) & (joined < b)] - a for a, b in pairwise(starts)]
         self._own = [kernels.by_rows(t, p).sort().values for t, p in zip(tensors, equal, strict=True)]
         self._among_all = [shards.positions(n, own, tensors) for n, own in enumerate(self._own)]
         none = self._own[0][:0]  # on the device of the first, from which they are read once
@@ -278,18 +248,6 @@ class _Ties:
         """The positions, row by row, of those that are taken in each tensor."""
         pairs = zip(self._own, self._among_all, strict=True)
         return tuple(own[among_all <= self.last.low] for own, among_all in pairs)
-
-
-_JOINED = 1 << 18  # so few numbers are looked at together: calls cost more than what they do
-
-
-def _rows(tensors: Sequence[Tensor], shards: Shards) -> list[Tensor]:
-    """The tensors in the order of their memory."""
-    rows = [kernels.flat(tensor.detach()) for tensor in tensors]
-    alike = len({(row.dtype, row.device) for row in rows}) == 1
-    if len(rows) > 1 and alike and not shards.sharded and sum(map(len, rows)) <= _JOINED:
-        return [torch.cat(rows)]
-    return rows
 
 
 def _wide(tensors: Sequence[Tensor]) -> torch.dtype:

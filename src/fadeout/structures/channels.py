@@ -15,6 +15,7 @@ from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Network, Of
 from fadeout.graph.rules.calls import source
 from fadeout.graph.trace import trace
+from fadeout.selection.floats import double
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
 from fadeout.structures.channel_cost import find_cost
@@ -190,7 +191,7 @@ class BoundChannels(Bound):
         split = {name: is_split(self.parameters[name]) for name in names}
         parts = []
         for name, region in regions.items():
-            part = torch.zeros(region.whole[0], dtype=torch.float64)
+            part = torch.zeros(region.whole[0], dtype=torch.float64, device="cpu")
             if self.layout.owns(name):
                 part[region.slices[0]] = (_squares(sizes[name]) if split[name] else sizes[name]).cpu()
             parts.append(part)
@@ -249,7 +250,7 @@ def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
 
 def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[str]:
     """The layers that really lose a channel when it is dead."""
-    dead = {layer.name: torch.arange(layer.width) % 2 == 1 for layer in layers}
+    dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
     flows = analyse(network, dead=dead, couple=couple).flows
     nodes = {str(node.target): node for node in flows if node.op == "call_module"}
     return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
@@ -279,8 +280,8 @@ def _first(reached: Any, count: int, guess: int) -> int:
 def _by_channel(score: Tensor) -> Tensor:
     """The scores of single channels, or the norms of their rows; minus infinity stays what it is."""
     if score.dim() == 1:
-        return score.double()
-    rows = score.double().reshape(len(score), -1) if len(score) else score.double().new_zeros(0, 1)
+        return double(score)
+    rows = double(score).reshape(len(score), -1 if len(score) else 1)
     return rows.norm(dim=1).masked_fill(rows.isneginf().any(1), -math.inf)
 
 

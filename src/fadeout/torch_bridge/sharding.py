@@ -202,7 +202,7 @@ class Layout:
         """Sums of whole numbers over all processes."""
         if self.size == 1:
             return list(numbers)
-        return self._reduced(torch.tensor(numbers, dtype=torch.int64)).tolist()
+        return self._reduced(torch.tensor(numbers, dtype=torch.int64, device="cpu")).tolist()
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         """Sums over all blocks; where each process has all of them, they are its own."""
@@ -214,8 +214,10 @@ class Layout:
 
     def most(self, value: float) -> float:
         """The highest of all processes that have different blocks."""
-        highest = dist.ReduceOp.MAX
-        return self._reduced(torch.tensor([value]).double(), highest).item() if self.sharded else value
+        if not self.sharded:
+            return value
+        own = torch.tensor(value, dtype=torch.float64, device="cpu")
+        return self._reduced(own, dist.ReduceOp.MAX).item()
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """What is true on any process, so that all of them raise the same error, and none waits for it."""
@@ -253,7 +255,7 @@ class Layout:
             )
 
     def _differ(self, numbers: list[int], group: Any) -> list[bool]:
-        both = torch.tensor([numbers, [-number for number in numbers]], dtype=torch.int64)
+        both = torch.tensor([numbers, [-number for number in numbers]], dtype=torch.int64, device="cpu")
         high, low = self._reduced(both, dist.ReduceOp.MAX, group).tolist()
         return [one != -other for one, other in zip(high, low, strict=True)]
 
