@@ -1,4 +1,4 @@
-"""The picture of the benchmarks: how the time of a step grows, and what other tools add."""
+"""The figure of the benchmarks: how the time of a step grows, and what other tools add."""
 
 from pathlib import Path
 from typing import Any

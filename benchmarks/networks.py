@@ -1,6 +1,6 @@
 """The networks that the benchmarks train, with the optimizer and the length of training of the paper.
 
-Pictures are random numbers: the time of a step does not depend on what they show. Cora is the real one where
+Images are random numbers: the time of a step does not depend on what they show. Cora is the real one where
 FADEOUT_DATA names the folder that holds it, otherwise a random graph of its size.
 """
 
@@ -34,7 +34,7 @@ class Training:
         F.cross_entropy(self.model(*self.inputs), self.labels).backward()
 
     def another_batch(self) -> None:
-        """Pair random pictures with other labels: gradients of another batch. A graph is its only batch."""
+        """Pair random images with other labels: gradients of another batch. A graph is its only batch."""
         if isinstance(self.inputs[0], Tensor):
             self.labels.copy_(self.labels[torch.randperm(len(self.labels))])
 
@@ -51,33 +51,33 @@ class Training:
         return self.inputs[0][:1]
 
 
-def on_pictures(
+def on_images(
     build: Callable[[], nn.Module], shape: tuple[int, int, int], batch: int, momentum: float = 0.9
 ) -> Training:
-    """A network on random pictures, its batch-norm scales spread as training spreads them."""
+    """A network on random images, its batch-norm scales spread as training spreads them."""
     torch.manual_seed(0)
     model = build()
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight)
-    pictures, labels = torch.randn(batch, *shape), torch.randint(10, (batch,))
+    images, labels = torch.randn(batch, *shape), torch.randint(10, (batch,))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum, weight_decay=5e-4)
-    return Training(model, (pictures,), labels, optimizer)
+    return Training(model, (images,), labels, optimizer)
 
 
 def resnet20(width: int = 64, batch: int = 128, size: int = 32) -> Training:
     """ResNet-20, as on CIFAR-10."""
-    return on_pictures(lambda: fadeout.models.resnet20(width=width), (3, size, size), batch)
+    return on_images(lambda: fadeout.models.resnet20(width=width), (3, size, size), batch)
 
 
 def resnet50(width: int = 64, batch: int = 16, size: int = 224) -> Training:
     """ResNet-50, as on ImageNet."""
-    return on_pictures(lambda: fadeout.models.resnet50(1000, width, stem="imagenet"), (3, size, size), batch)
+    return on_images(lambda: fadeout.models.resnet50(1000, width, stem="imagenet"), (3, size, size), batch)
 
 
 def lenet5(batch: int = 128) -> Training:
     """LeNet-5, as on MNIST."""
-    return on_pictures(fadeout.models.lenet5, (1, 28, 28), batch, momentum=0.0)
+    return on_images(fadeout.models.lenet5, (1, 28, 28), batch, momentum=0.0)
 
 
 def gcn(nodes: int = 2708, words: int = 1433, links: int = 5429) -> Training:

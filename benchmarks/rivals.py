@@ -3,7 +3,7 @@
     python benchmarks/rivals.py
 
 ResNet-20 with 64 maps. All contestants work on the weights alone, so what they add does not depend on the
-batch: it is a small one of small pictures, in which the addition is not lost. A tool that is not installed is
+batch: it is a small one of small images, in which the addition is not lost. A tool that is not installed is
 left out: ``pip install "fadeout[bench]"``.
 """
 

@@ -96,7 +96,7 @@ def measure(cases: Mapping[str, Case] = CASES, settle: int = 10) -> Part:
         facts[name] = {"steps": case.steps, "rest of a step": rest, "hooks": timed}
     about = (
         "The time inside the pruner's hooks over that of a whole step (forward, backward, optimizer and "
-        "hooks), at the tenth step and in the last tenth of training. Random pictures; "
+        "hooks), at the tenth step and in the last tenth of training. Random images; "
         f"{'the real Cora' if networks.real_cora() else 'a random graph of the size of Cora'}."
     )
     return Part("Share of a training step", about, rows, {"cases": facts})

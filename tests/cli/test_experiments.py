@@ -210,14 +210,14 @@ def test_missing_data_are_said_before_anything_starts(fadeout, monkeypatch, tmp_
 
 
 @pytest.fixture
-def few_pictures(tmp_path):
-    """A part of the sample of ImageNet: two pictures of each class for training, one for the test."""
+def few_images(tmp_path):
+    """A part of the sample of ImageNet: two images of each class for training, one for the test."""
     for part, count in (("train", 2), ("val", 1)):
         for place in (Path(os.environ["FADEOUT_DATA"]) / "imagenet-sample" / part).resolve().iterdir():
             folder = tmp_path / "data" / "imagenet-sample" / part / place.name
             folder.mkdir(parents=True)
-            for picture in sorted(place.iterdir())[:count]:
-                (folder / picture.name).symlink_to(picture)
+            for image in sorted(place.iterdir())[:count]:
+                (folder / image.name).symlink_to(image)
     return str(tmp_path / "data")
 
 
@@ -234,7 +234,7 @@ def check_outcome(fadeout, folder, *arguments):
 
 @pytest.mark.slow
 @needs_data
-def test_imagenet_end_to_end(fadeout, tmp_path, few_pictures):
+def test_imagenet_end_to_end(fadeout, tmp_path, few_images):
     arguments = ["--data", "imagenet_sample", "--model", "resnet50", "--batch-size", "4"]
     record = check_outcome(
         fadeout,
@@ -242,7 +242,7 @@ def test_imagenet_end_to_end(fadeout, tmp_path, few_pictures):
         "resnet50-imagenet",
         *arguments,
         "--data-dir",
-        few_pictures,
+        few_images,
         "--structure",
         "channels",
     )

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from support.helpers import ALL, PICTURES, Net, OfTwo, check, conv, kill, shapes
+from support.helpers import ALL, IMAGES, Net, OfTwo, check, conv, kill, shapes
 from torch import nn
 from torch.nn.utils import prune
 
@@ -18,7 +18,7 @@ def test_several_inputs():
         lambda m, x, y: m.c(torch.cat([m.a(x), m.b(y)], 1)), a=conv(3, 2), b=conv(3, 2), c=conv(4, 2)
     )
     kill(model.b, channels=[0])
-    inputs = torch.randn(PICTURES).double(), torch.randn(PICTURES).double()
+    inputs = torch.randn(IMAGES).double(), torch.randn(IMAGES).double()
     check(model, {"b": [1], "c": (ALL, [0, 1, 3])}, inputs)
 
 

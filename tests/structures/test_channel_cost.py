@@ -5,11 +5,11 @@ import pytest
 import torch
 from support.structured import (
     DIGIT,
+    IMAGE,
+    IMAGES,
     INPUTS,
     LARGER,
     NETWORKS,
-    PICTURE,
-    PICTURES,
     WITHOUT_NORMS,
     bind,
     library,
@@ -47,14 +47,14 @@ def check(bound, quick):
 @pytest.mark.parametrize("network", [*NETWORKS, *LARGER, "digits"])
 def test_counting_by_labels_equals_the_analysis(network):
     build, arguments = (NETWORKS | LARGER).get(network, (models.lenet5, {"by": "norm"}))
-    example = DIGIT if network == "digits" else PICTURE
+    example = DIGIT if network == "digits" else IMAGE
     for of in ("parameters",) if network in LARGER else ("parameters", "operations"):
         bound = bind(build(), Channels(example, of=of, **arguments))
         check(bound, quick=network not in ("grouped", "all of resnet", "without norms"))
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in PICTURES]
+    "name", [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in IMAGES]
 )
 def test_networks_of_the_library(name):
     model, example = library(name), torch.zeros(2, *INPUTS.get(name, (3, 8, 8))).double()

@@ -11,7 +11,7 @@ from fadeout.graph.analysis import analyse
 from fadeout.graph.trace import trace
 from fadeout.structures.channel_deps import find_dependencies
 
-PICTURE = torch.zeros(1, 3, 4, 4)
+IMAGE = torch.zeros(1, 3, 4, 4)
 
 
 def find(model, *layers):
@@ -19,7 +19,7 @@ def find(model, *layers):
 
     Not of a concatenation: a part that nobody reads still has one channel there.
     """
-    network = trace(model, PICTURE)
+    network = trace(model, IMAGE)
     widths = {name: model.get_submodule(name).num_features for name in layers}
 
     def analyse_alive(alive):

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from support.helpers import Net, conv, outputs, same_outputs, shapes, size
 from support.structured import (
     DIGIT,
+    IMAGE,
     NETWORKS,
-    PICTURE,
     Residual,
     bind,
     chain,
@@ -44,22 +44,22 @@ def blocks(*leaves: str) -> set[str]:
 def test_candidates_are_those_of_the_paper():
     """Not a norm that feeds an addition which another norm follows."""
     model = models.resnet20(width=4)
-    assert names(model, Channels(PICTURE)) == {"bn1"} | blocks("bn1", "post")
+    assert names(model, Channels(IMAGE)) == {"bn1"} | blocks("bn1", "post")
     shortcuts = {"layer2.0.downsample.1", "layer3.0.downsample.1"}
     everything = {"bn1"} | blocks("bn1", "bn2", "post") | shortcuts
-    assert names(model, Channels(PICTURE, candidates="all")) == everything
+    assert names(model, Channels(IMAGE, candidates="all")) == everything
     usual = {"bn1"} | blocks("bn1", "bn2") | shortcuts
-    assert names(models.resnet20(width=4, post_norm=False), Channels(PICTURE)) == usual
+    assert names(models.resnet20(width=4, post_norm=False), Channels(IMAGE)) == usual
 
 
 def test_without_norms_the_filters_are_ranked():
     assert names(models.lenet5(), Channels(DIGIT, by="norm")) == {"conv1", "conv2", "fc1", "fc2"}
     model = models.vit(image_size=6, patch=3, dim=6, depth=2, heads=2)
-    assert names(model, Channels(PICTURE, by="norm")) == {"blocks.0.fc1", "blocks.1.fc1"}
+    assert names(model, Channels(IMAGE, by="norm")) == {"blocks.0.fc1", "blocks.1.fc1"}
 
 
 def test_a_filter_with_a_norm_is_ranked_with_it():
-    layers = {layer.name: layer for layer in bind(chain(), Channels(PICTURE, by="norm")).layers}
+    layers = {layer.name: layer for layer in bind(chain(), Channels(IMAGE, by="norm")).layers}
     assert layers.keys() == {"1", "4"}
     assert layers["1"].scored == ("1.weight", "1.bias", "0.weight")
     assert layers["4"].scored == ("4.weight", "4.bias", "3.weight", "3.bias")
@@ -67,7 +67,7 @@ def test_a_filter_with_a_norm_is_ranked_with_it():
 
 
 def test_filters_fade_too_where_asked():
-    layers = {layer.name: layer for layer in bind(chain(), Channels(PICTURE, filters=True)).layers}
+    layers = {layer.name: layer for layer in bind(chain(), Channels(IMAGE, filters=True)).layers}
     assert layers["4"].fading == ("4.weight", "4.bias", "3.weight", "3.bias")
     assert layers["4"].scored == ("4.weight",)
 
@@ -76,7 +76,7 @@ def test_filters_that_are_only_ranked_do_not_decay():
     model = scatter(chain())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fade = Decay(10.0, weight_decay=0.1, mode="implicit", selective=False)
-    structure = Channels(PICTURE, by="norm")
+    structure = Channels(IMAGE, by="norm")
     SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=9, fade=fade, structure=structure)
     before = copy.deepcopy(model.state_dict())
     for parameter in model.parameters():
@@ -88,11 +88,11 @@ def test_filters_that_are_only_ranked_do_not_decay():
 
 def test_what_the_user_left_out_stays():
     model = chain()
-    assert names(model, Channels(PICTURE), prunable=["4.weight"]) == {"4"}
-    assert names(model, Channels(PICTURE), prunable=lambda name, p: name.startswith("1")) == {"1"}
+    assert names(model, Channels(IMAGE), prunable=["4.weight"]) == {"4"}
+    assert names(model, Channels(IMAGE), prunable=lambda name, p: name.startswith("1")) == {"1"}
     model[1].requires_grad_(False)
-    assert names(model, Channels(PICTURE)) == {"4"}
-    assert names(nn.DataParallel(model), Channels(PICTURE)) == {"4"}
+    assert names(model, Channels(IMAGE)) == {"4"}
+    assert names(nn.DataParallel(model), Channels(IMAGE)) == {"4"}
 
 
 def test_what_is_known_to_stay_is_no_candidate():
@@ -102,7 +102,7 @@ def test_what_is_known_to_stay_is_no_candidate():
         lambda m, x: m.n4(m.b(F.softmax(m.n0(m.a(x)), 1) + m.n1(m.n1(m.a(x))) + m.n2(m.c(m.n3(m.d(x)))))),
         **{"a": conv(3, 4), "b": conv(4, 4), "c": conv(4, 4), "d": conv(3, 4), **norms},
     )
-    assert names(model, Channels(PICTURE)) == {"n3"}
+    assert names(model, Channels(IMAGE)) == {"n3"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_is_known_to_stay_is_no_candidate():
 )
 def test_networks_without_candidates(model, structure, message):
     with pytest.raises(ValueError, match=message):
-        bind(model, Channels(PICTURE, **structure))
+        bind(model, Channels(IMAGE, **structure))
 
 
 @pytest.mark.parametrize(
@@ -129,26 +129,26 @@ def test_networks_without_candidates(model, structure, message):
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        Channels(PICTURE, **arguments)
+        Channels(IMAGE, **arguments)
 
 
 def test_a_network_that_cannot_be_traced():
     model = Net(lambda m, x: m.b(m.a(x)) if x.sum() > 0 else x, a=conv(3, 4), b=nn.BatchNorm2d(4))
     with pytest.raises(ValueError, match=r"cannot be traced: in module 'Net', at .*test_channels"):
-        bind(model, Channels(PICTURE))
+        bind(model, Channels(IMAGE))
 
 
 # How many go ----------------------------------------------------------------------------------------
 
 
 def multiplications(model: nn.Module) -> int:
-    return measure(model, PICTURE).total.macs
+    return measure(model, IMAGE).total.macs
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_target_is_met_by_the_least_number_of_channels(network):
     build, arguments = NETWORKS[network]
-    model, structure = scatter(build()), Channels(PICTURE, **arguments)
+    model, structure = scatter(build()), Channels(IMAGE, **arguments)
     for sparsity in (0.15, 0.4) if network == "transformer" else (0.3, 0.7):
         check_target(model, structure, sparsity)
 
@@ -156,7 +156,7 @@ def test_the_target_is_met_by_the_least_number_of_channels(network):
 @pytest.mark.parametrize("network", ["chain", "grouped", "residual", "usual resnet"])
 def test_a_target_in_operations(network):
     build, arguments = NETWORKS[network]
-    structure = Channels(PICTURE, of="operations", **arguments)
+    structure = Channels(IMAGE, of="operations", **arguments)
     check_target(scatter(build()), structure, 0.5, multiplications)
 
 
@@ -168,7 +168,7 @@ def test_ranks_by_hand():
         model[4].weight.copy_(torch.tensor([1.0, 1.0, 0.2, 1.0, 1.0, 1.0]))
     total = 6 * 27 + 12 + (6 * 54 + 6) + 12 + (24 * 3 + 3)
     assert size(model) == total
-    bound = bind(model, Channels(PICTURE))
+    bound = bind(model, Channels(IMAGE))
 
     def gone(sparsity: float) -> tuple[list[int], list[int]]:
         marks = bound.select(magnitudes(bound), sparsity)
@@ -188,19 +188,19 @@ def test_so_many_channels_stay():
     with torch.no_grad():
         model[1].weight.copy_(torch.linspace(0.01, 0.06, 6))  # all lower than any of the other layer
     for least, sparsity in ((0, 0.75), (1, 0.75), (3, 0.6)):
-        bound = bind(model, Channels(PICTURE, min_channels=least))
+        bound = bind(model, Channels(IMAGE, min_channels=least))
         marks = bound.select(magnitudes(bound), sparsity)
         assert int((~marks["1.weight"]).sum()) == least
         assert int((~marks["4.weight"]).sum()) >= max(least, 1)
-    collapsed = without(model, bind(model, Channels(PICTURE, min_channels=0)), 0.75)
+    collapsed = without(model, bind(model, Channels(IMAGE, min_channels=0)), 0.75)
     (one,), (other,) = (outputs(collapsed, torch.randn(1, 3, 6, 6)) for _ in range(2))
     assert torch.equal(one, other)  # nothing goes through
-    assert shapes(fadeout.compact(collapsed, PICTURE))["0.weight"] == (1, 3, 3, 3)
+    assert shapes(fadeout.compact(collapsed, IMAGE))["0.weight"] == (1, 3, 3, 3)
 
 
 def test_channels_that_are_gone_and_have_to_stay_take_no_others_with_them():
     model = chain()
-    bound = bind(model, Channels(PICTURE))
+    bound = bind(model, Channels(IMAGE))
     scores = magnitudes(bound)
     scores["1.weight"] = torch.full_like(scores["1.weight"], -torch.inf)  # as a pruner keeps down
     marks = bound.select(scores, 1e-6)
@@ -212,14 +212,14 @@ def test_channels_that_are_gone_and_have_to_stay_take_no_others_with_them():
 @pytest.mark.parametrize("least", [0, 1])
 def test_the_largest_target_that_can_be_reached(network, least):
     build, arguments = NETWORKS[network]
-    model, structure = scatter(build()), Channels(PICTURE, min_channels=least, **arguments)
+    model, structure = scatter(build()), Channels(IMAGE, min_channels=least, **arguments)
     bound = bind(model, structure)
     largest = most(bound)
     bound.check(largest)
     with pytest.raises(ValueError, match=f"with min_channels={least} at most {largest:g} can go"):
         bound.check(largest + 2e-4)
     for _ in range(2):  # whichever channels stay
-        small = fadeout.compact(without(scatter(model), bound, largest), PICTURE, couple=structure.couple)
+        small = fadeout.compact(without(scatter(model), bound, largest), IMAGE, couple=structure.couple)
         assert size(model) - size(small) >= largest * size(model)
 
 
@@ -227,7 +227,7 @@ def test_a_pruner_refuses_what_cannot_be_reached():
     model = chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=r"sparsity=0.99 of the parameters cannot be reached"):
-        SelectiveWeightDecay(model, optimizer, sparsity=0.99, steps=10, structure=Channels(PICTURE))
+        SelectiveWeightDecay(model, optimizer, sparsity=0.99, steps=10, structure=Channels(IMAGE))
 
 
 # The fade -------------------------------------------------------------------------------------------
@@ -244,9 +244,9 @@ METHODS = {
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = STEPS) -> None:
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
-        pictures = torch.randn(8, 3, 6, 6, generator=generator).double()
+        images = torch.randn(8, 3, 6, 6, generator=generator).double()
         optimizer.zero_grad()
-        F.cross_entropy(model(pictures), torch.arange(8) % 3).backward()
+        F.cross_entropy(model(images), torch.arange(8) % 3).backward()
         optimizer.step()
 
 
@@ -254,7 +254,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = STEPS
 @pytest.mark.parametrize("arguments", [{}, {"by": "norm"}, {"filters": True}, {"of": "operations"}], ids=str)
 def test_channels_fade_and_are_gone(method, arguments):
     kind, extra = METHODS[method]
-    model, example = scatter(Residual()).double(), PICTURE.double()
+    model, example = scatter(Residual()).double(), IMAGE.double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     structure = Channels(example, **arguments)
     pruner = kind(model, optimizer, sparsity=0.6, steps=STEPS, structure=structure, **extra)
@@ -268,7 +268,7 @@ def test_channels_fade_and_are_gone(method, arguments):
         assert torch.equal(model.get_parameter(name) != 0, mask)
     small = fadeout.compact(model, example)
     for training in (True, False):
-        same_outputs(model, small, PICTURE.repeat(4, 1, 1, 1).double(), training=training)
+        same_outputs(model, small, IMAGE.repeat(4, 1, 1, 1).double(), training=training)
     count = (lambda m: measure(m, example).total.macs) if arguments.get("of") else size
     assert count(small) <= 0.4 * count(model)
     rows = {name: mask.reshape(len(mask), -1).any(1) for name, mask in masks.items()}
@@ -277,7 +277,7 @@ def test_channels_fade_and_are_gone(method, arguments):
 
 def test_what_gmp_has_taken_stays_taken():
     """Ranked by the norm of the whole filter, which goes on growing under a scale of zero."""
-    model, example = scatter(Residual()).double(), PICTURE.double()
+    model, example = scatter(Residual()).double(), IMAGE.double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     structure = Channels(example, by="norm")
     pruner = GradualMagnitudePruning(model, optimizer, sparsity=0.6, steps=STEPS, structure=structure)
@@ -296,7 +296,7 @@ def test_the_whole_target_is_known_from_the_first_step():
     model = scatter(Residual()).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pruner = SelectiveWeightDecay(
-        model, optimizer, sparsity=0.6, steps=STEPS, structure=Channels(PICTURE.double())
+        model, optimizer, sparsity=0.6, steps=STEPS, structure=Channels(IMAGE.double())
     )
     assert pruner.sparsity_now == 0.6
     pruner.detach()
@@ -305,7 +305,7 @@ def test_the_whole_target_is_known_from_the_first_step():
         optimizer,
         sparsity=fadeout.schedules.linear(0.1, 0.6),
         steps=STEPS,
-        structure=Channels(PICTURE.double()),
+        structure=Channels(IMAGE.double()),
     )
     assert growing.sparsity_now == pytest.approx(0.1)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.helpers import same_outputs, size
-from support.structured import INPUTS, PICTURES, WITHOUT_NORMS, bind, check_target, library, most, without
+from support.structured import IMAGES, INPUTS, WITHOUT_NORMS, bind, check_target, library, most, without
 
 import fadeout
 from fadeout import Channels
@@ -12,7 +12,7 @@ UNREACHABLE = {"vit"}  # the residual stream stays
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", IMAGES)
 def test_targets_outputs_and_files(name, tmp_path):
     model, example = library(name), torch.randn(2, *INPUTS.get(name, (3, 8, 8))).double()
     structure = Channels(example, by="norm" if name in WITHOUT_NORMS else "scale")
@@ -35,7 +35,7 @@ def test_targets_outputs_and_files(name, tmp_path):
         same_outputs(small, fadeout.load(path, lambda: library(name)), example)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", IMAGES)
 def test_onnx(name, tmp_path):
     """The export runs the file and compares it."""
     pytest.importorskip("onnxruntime")

@@ -13,7 +13,7 @@ from fadeout.graph.gather import Gather
 from fadeout.torch_bridge.sharding import is_distributed
 
 ALL = slice(None)
-PICTURES = (2, 3, 6, 6)
+IMAGES = (2, 3, 6, 6)
 FEATURES = (4, 3)
 
 
@@ -86,7 +86,7 @@ def conv(inputs: int, outputs: int, kernel: int = 1, **arguments: Any) -> nn.Con
     return nn.Conv2d(inputs, outputs, kernel, **arguments)
 
 
-def check(model: nn.Module, kept: dict[str, Any], inputs: Any = PICTURES, **options: Any) -> nn.Module:
+def check(model: nn.Module, kept: dict[str, Any], inputs: Any = IMAGES, **options: Any) -> nn.Module:
     """Compact, and compare every weight with the one it was.
 
     Args:

@@ -15,7 +15,7 @@ from fadeout import Channels, models
 from fadeout.models.resnet import BasicBlock, ResNet
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
-PICTURE = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 DIGIT = torch.zeros(1, 1, 28, 28)
 
 
@@ -109,7 +109,7 @@ SIZES = {
 }
 INPUTS = {"lenet5": (1, 28, 28), "smallcnn": (1, 8, 8)}
 WITHOUT_NORMS = {"lenet5", "smallcnn", "vit"}
-PICTURES = [name for name in models.__all__ if name != "gcn"]  # which takes a graph, and keeps its channels
+IMAGES = [name for name in models.__all__ if name != "gcn"]  # which takes a graph, and keeps its channels
 
 
 def library(name: str) -> nn.Module:

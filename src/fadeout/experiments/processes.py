@@ -83,7 +83,7 @@ class World:
         return Share(x[mine], y[mine], self.size * count / int(labelled.sum()), self.rank)
 
     def own(self, data: Any) -> Any:
-        """The data for this process: pictures that are decoded as they are needed are those of its share."""
+        """The data for this process: images that are decoded as they are needed are those of its share."""
         return replace(data, part=(self.rank, self.size)) if hasattr(data, "part") else data
 
     def check(self, model: nn.Module, batch_size: int, example: Any) -> None:

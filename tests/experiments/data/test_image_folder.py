@@ -1,4 +1,4 @@
-"""Pictures in folders: decoding, crops, threads, broken files."""
+"""Images in folders: decoding, crops, threads, broken files."""
 
 import os
 import sys

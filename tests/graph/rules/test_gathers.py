@@ -13,7 +13,7 @@ from fadeout import Channels
 from fadeout.compaction.plan import plans_of
 from fadeout.graph.gather import Gather
 
-PICTURE = torch.randn(2, 3, 6, 6).double()
+IMAGE = torch.randn(2, 3, 6, 6).double()
 
 
 def residual():
@@ -33,29 +33,29 @@ def test_the_second_time_by_hand():
     model = residual()
     kill(model.bn1, channels=[0])
     kill(model.bn3, channels=[1])
-    small = fadeout.compact(model, PICTURE)
+    small = fadeout.compact(model, IMAGE)
     assert len(gathers(small)) == 2
     assert shapes(small)["conv1.weight"][0] == shapes(small)["conv3.weight"][0] == 5
     # of bn1 channels 1 to 5 are left, of bn3 0 and 2 to 5: channel 3 of the sum dies
     kill(named(small, "bn1"), channels=[2])
     kill(named(small, "bn3"), channels=[2])
-    smaller = fadeout.compact(small, PICTURE)
-    same_outputs(small, smaller, PICTURE)
-    same_outputs(small, smaller, PICTURE, training=True)
+    smaller = fadeout.compact(small, IMAGE)
+    same_outputs(small, smaller, IMAGE)
+    same_outputs(small, smaller, IMAGE, training=True)
     assert shapes(smaller)["conv1.weight"][0] == shapes(smaller)["conv3.weight"][0] == 4
     assert shapes(smaller)["fc.weight"] == (3, 5)
     assert len(gathers(smaller)) == 2  # none beside another
     kill(model.bn1, model.bn3, channels=[3])
-    assert size(smaller) == size(fadeout.compact(model, PICTURE))  # as if at once
+    assert size(smaller) == size(fadeout.compact(model, IMAGE))  # as if at once
 
 
 def test_a_gather_with_nothing_to_do_goes():
     model = residual()
     kill(model.bn1, channels=[0])
-    small = fadeout.compact(model, PICTURE)
+    small = fadeout.compact(model, IMAGE)
     kill(named(small, "bn3"), channels=[0])  # now the sum loses it too
-    smaller = fadeout.compact(small, PICTURE)
-    same_outputs(small, smaller, PICTURE)
+    smaller = fadeout.compact(small, IMAGE)
+    same_outputs(small, smaller, IMAGE)
     assert gathers(small)
     assert not gathers(smaller)
     assert shapes(smaller)["fc.weight"] == (3, 5)
@@ -65,11 +65,11 @@ def test_constants_stand_in():
     """A shift that stays when its scale has gone is put where the channel was."""
     model = residual()
     kill(model.bn3, channels=[1], shift=-1.0)
-    small = fadeout.compact(model, PICTURE)
-    same_outputs(model, small, PICTURE)
+    small = fadeout.compact(model, IMAGE)
+    same_outputs(model, small, IMAGE)
     kill(named(small, "bn3"), channels=[3], shift=3.0)
-    smaller = fadeout.compact(small, PICTURE)
-    same_outputs(small, smaller, PICTURE)
+    smaller = fadeout.compact(small, IMAGE)
+    same_outputs(small, smaller, IMAGE)
     assert shapes(smaller)["conv3.weight"][0] == 4
     (gather,) = gathers(smaller)
     assert gather.constant.tolist() == [0, -1, 0, 0, 3, 0]
@@ -80,12 +80,12 @@ def test_channels_that_nobody_reads_any_more(couple):
     model = residual()
     kill(model.bn1, channels=[0])
     kill(model.bn3, channels=[1])
-    small = fadeout.compact(model, PICTURE)
+    small = fadeout.compact(model, IMAGE)
     with torch.no_grad():
         small.fc.weight[:, 5] = 0
         small.conv2.weight[:, 4] = 0
-    smaller = fadeout.compact(small, PICTURE, couple=couple)
-    same_outputs(small, smaller, PICTURE)
+    smaller = fadeout.compact(small, IMAGE, couple=couple)
+    same_outputs(small, smaller, IMAGE)
     assert shapes(smaller)["conv1.weight"][0] == shapes(smaller)["conv3.weight"][0] == 4
     assert shapes(smaller)["fc.weight"] == (3, 5)
 
@@ -111,10 +111,10 @@ class Twice(nn.Module):
 def test_a_gather_that_is_used_twice_stays():
     model = residual()
     kill(model.bn1, channels=[0])
-    small = fadeout.compact(model, PICTURE)
+    small = fadeout.compact(model, IMAGE)
     kill(named(small, "bn3"), channels=[0, 1])
     both = Twice(small)
-    inputs = PICTURE, PICTURE.flip(0)
+    inputs = IMAGE, IMAGE.flip(0)
     same_outputs(both, fadeout.compact(both, inputs), inputs)
 
 
@@ -153,11 +153,11 @@ def test_prune_train_prune_and_train(network, tmp_path):
     for number in range(3):
         step(model, optimizer, number)
         prune(model, generator)
-        small, carried = fadeout.compact(model, PICTURE, optimizer=optimizer)
+        small, carried = fadeout.compact(model, IMAGE, optimizer=optimizer)
         assert size(small) < size(model)
         assert len(plans_of(small)) == number + 1
-        same_outputs(model, small, PICTURE)
-        assert shapes(fadeout.compact(small, PICTURE)) == shapes(small)
+        same_outputs(model, small, IMAGE)
+        assert shapes(fadeout.compact(small, IMAGE)) == shapes(small)
         held = {id(p) for group in carried.param_groups for p in group["params"]}
         assert held == {id(p) for p in small.parameters()}
         for parameter in small.parameters():
@@ -167,21 +167,21 @@ def test_prune_train_prune_and_train(network, tmp_path):
     fadeout.save(model, tmp_path / "small.safetensors")
     loaded = fadeout.load(tmp_path / "small.safetensors", build)
     for other in (loaded, copy.deepcopy(model)):
-        same_outputs(model, other, PICTURE)
-    same_outputs(model, loaded, PICTURE, training=True)
+        same_outputs(model, other, IMAGE)
+    same_outputs(model, loaded, IMAGE, training=True)
     assert shapes(loaded) == shapes(model)
     step(model, optimizer, 3)
-    assert all(output.isfinite().all() for output in outputs(model, PICTURE))
+    assert all(output.isfinite().all() for output in outputs(model, IMAGE))
 
 
 def test_both_ways_of_placing():
     """In modules of their own beside another, and in a forward that is rewritten."""
     model = residual()
     kill(model.bn1, channels=[0])
-    assert isinstance(fadeout.compact(model, PICTURE), fx.GraphModule)
+    assert isinstance(fadeout.compact(model, IMAGE), fx.GraphModule)
     model = NETWORKS["usual resnet"]()
     prune(model, torch.Generator().manual_seed(0))
-    small = fadeout.compact(model, PICTURE)
+    small = fadeout.compact(model, IMAGE)
     assert not isinstance(small, fx.GraphModule)
     assert gathers(small)
 
@@ -189,15 +189,15 @@ def test_both_ways_of_placing():
 def test_structured_pruning_goes_on_with_a_compact_network():
     model = scatter(NETWORKS["usual resnet"]())
     prune(model, torch.Generator().manual_seed(0))
-    small = fadeout.compact(model, PICTURE)
+    small = fadeout.compact(model, IMAGE)
     assert gathers(small)
-    bound = Channels(PICTURE).bind(small, [torch.optim.SGD(small.parameters(), lr=0.1)], lambda *_: True)
+    bound = Channels(IMAGE).bind(small, [torch.optim.SGD(small.parameters(), lr=0.1)], lambda *_: True)
     marks = bound.select({name: p.detach().abs() for name, p in bound.parameters.items()}, 0.5)
     with torch.no_grad():
         for name, mark in marks.items():
             small.get_parameter(name)[mark] = 0
-    smaller = fadeout.compact(small, PICTURE)
-    same_outputs(small, smaller, PICTURE)
+    smaller = fadeout.compact(small, IMAGE)
+    same_outputs(small, smaller, IMAGE)
     alive = {layer.name: ~marks[layer.fading[0]].numpy() for layer in bound.layers}
     assert size(smaller) == bound._tally.left(alive)
     assert size(smaller) <= 0.5 * size(small)
@@ -216,8 +216,8 @@ def test_a_norm_between_gathers_keeps_its_state():
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer, 0)
     kill(model.norm, channels=[0, 1])
-    small, carried = fadeout.compact(model, PICTURE, optimizer=optimizer)
+    small, carried = fadeout.compact(model, IMAGE, optimizer=optimizer)
     assert shapes(small)["norm.0.1.weight"] == (2,)
     mine, theirs = carried.state[small.norm[0][1].weight], optimizer.state[model.norm.weight]
     assert torch.equal(mine["exp_avg"], theirs["exp_avg"][2:])
-    same_outputs(model, small, PICTURE)
+    same_outputs(model, small, IMAGE)

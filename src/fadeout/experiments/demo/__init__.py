@@ -207,7 +207,7 @@ SHRUNK_HEADINGS = (
     "para-\nmeters",
     "oper-\nations",
     "bytes",
-    "µs a\npicture",
+    "µs an\nimage",
     "as\nfast",
 )
 
