@@ -58,13 +58,13 @@ def length(scale: float, steps: int | None = None) -> str:
     )
 
 
-def number(value: float | None, digits: int = 2) -> str:
+def number(value: float | str | None, digits: int = 2) -> str:
     """A number, or nothing.
 
     >>> number(-0.5), number(None), number(float("nan")), number(-0.001)
     ('-0.50', '', 'not a number', '0.00')
     """
-    if value is None:
+    if value is None or value == "":  # as templates have it
         return ""
     if not math.isfinite(value):
         return "not a number"
@@ -129,5 +129,4 @@ def last_line(traceback: str | None) -> str:
     >>> last_line("Traceback (most recent call last):\\n  File ...\\nValueError: too large\\n")
     'ValueError: too large'
     """
-    lines = [line.strip() for line in (traceback or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason was recorded"
+    return (traceback or "").strip().rpartition("\n")[2].strip() or "no reason was recorded"

@@ -1,8 +1,6 @@
-"""The tables of an experiment, for all formats: columns that say something, and cells that can be sorted."""
+"""The table of an experiment, for all formats: columns that say something, and cells that can be sorted."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fadeout.experiments.report.formatting import number, percent, printed_name, signed, strength
@@ -17,29 +15,11 @@ class Cell(NamedTuple):
     mark: str = ""
 
 
-@dataclass(frozen=True)
-class Table:
-    """Columns, and a row of cells for each group; the first cell is the method's."""
+def table(groups: Sequence[Group]) -> dict[str, list[Cell]]:
+    """The columns by their titles, with a cell for each group; the first column is the method's.
 
-    columns: list[str]
-    rows: list[list[Cell]]
-
-
-def table(groups: Sequence[Group]) -> Table:
-    """All groups, a row for each; columns in which nothing stands, or always the same, are left out."""
-    columns = {title: [cell(group) for group in groups] for title, cell in _columns(groups).items()}
-    texts = {title: {cell.text for cell in cells} for title, cells in columns.items()}
-    for title in columns.copy():
-        constant = title in ("network", "data", "structure", "settings") and len(texts[title]) == 1
-        if constant or not any(texts[title]):
-            del columns[title]
-    left = METRICS["parameters"]
-    if f"{left}, paper" not in columns and all(map(_as_asked, groups)):
-        columns.pop(left, None)  # the column of targets says it already
-    return Table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
-
-
-def _columns(groups: Sequence[Group]) -> dict[str, Callable[[Group], Cell]]:
+    Columns in which nothing stands, or always the same, are left out.
+    """
     published = dict.fromkeys(metric for group in groups for metric in group.published)
     # Top-5 of ten classes, the operations of single weights and seconds say little, unless the paper has them
     hidden = {"top5", "operations", "seconds"} - published.keys()
@@ -47,24 +27,32 @@ def _columns(groups: Sequence[Group]) -> dict[str, Callable[[Group], Cell]]:
         hidden -= {"top5"}
     if any(group.structure == "channels" for group in groups):
         hidden -= {"operations"}
-    columns: dict[str, Callable[[Group], Cell]] = {
-        "method": lambda group: _text(group.label),
-        "network": lambda group: _text(group.network_name),
-        "data": lambda group: _text(printed_name(group.data)),
-        "structure": lambda group: _text(group.structure or ""),
-        "settings": lambda group: _text(group.note),
-        "removed": lambda group: Cell(percent(group.sparsity), group.sparsity),
-        "a_min": lambda group: Cell(strength(group.a_min), group.a_min),
-        "a_max": lambda group: Cell(strength(group.a_max), group.a_max),
-        "seeds": _seeds,
+    if "parameters" not in published and all(map(_as_asked, groups)):
+        hidden |= {"parameters"}  # the column of targets says it already
+    words = {
+        "method": [group.label for group in groups],
+        "network": [group.network_name for group in groups],
+        "data": [printed_name(group.data) for group in groups],
+        "structure": [group.structure or "" for group in groups],
+        "settings": [group.note for group in groups],
     }
+    columns = {
+        title: [Cell(text, text or None) for text in texts]
+        for title, texts in words.items()
+        if title == "method" or len(set(texts)) > 1
+    }
+    columns["removed"] = [Cell(percent(group.sparsity), group.sparsity) for group in groups]
+    columns["a_min"] = [Cell(strength(group.a_min), group.a_min) for group in groups]
+    columns["a_max"] = [Cell(strength(group.a_max), group.a_max) for group in groups]
+    columns["seeds"] = [_seeds(group) for group in groups]
     for metric, title in METRICS.items():
         if metric not in hidden:
-            columns[title] = partial(_ours, metric=metric)
-            columns[f"{title}, paper"] = partial(_paper, metric=metric)
-            columns[f"{title}, difference"] = partial(_difference, metric=metric)
-    others = [metric for metric in published if metric not in METRICS]
-    return columns | {f"{m.replace('_', ' ')}, paper": partial(_paper, metric=m) for m in others}
+            columns[title] = [_ours(group, metric) for group in groups]
+            columns[f"{title}, paper"] = [_paper(group, metric) for group in groups]
+            columns[f"{title}, difference"] = [_difference(group, metric) for group in groups]
+    for metric in [metric for metric in published if metric not in METRICS]:
+        columns[f"{metric.replace('_', ' ')}, paper"] = [_paper(group, metric) for group in groups]
+    return {title: cells for title, cells in columns.items() if any(cell.text for cell in cells)}
 
 
 def _as_asked(group: Group) -> bool:
@@ -74,10 +62,6 @@ def _as_asked(group: Group) -> bool:
         total is None or left is None or abs(left - (1 - group.sparsity) * total) <= 1
         for total, left in pairs
     )
-
-
-def _text(text: str) -> Cell:
-    return Cell(text, text or None)
 
 
 def _seeds(group: Group) -> Cell:

@@ -7,7 +7,7 @@ from functools import partial
 from fadeout._checks import extra
 from fadeout.experiments.report.figures.canvas import Plot, draw_svg
 from fadeout.experiments.report.formatting import joined, number, percent, strength
-from fadeout.experiments.report.groups import Cells, Group, axes_of, grids
+from fadeout.experiments.report.groups import Grid, Group, grids
 from fadeout.experiments.report.styles import COLOURS
 
 with extra("experiments"):
@@ -27,13 +27,12 @@ _ON_DARK, _ON_LIGHT = "#fefefe", "#101418"  # no role's colours: a cell looks th
 def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
     """For each setup, target and setting: accuracy after removal and its change, ours and the paper's."""
     plots = []
-    for cells in grids(groups):
-        first = next((group for group in cells.values() if group.records), None)
-        if first is None:
+    for grid in grids(groups):
+        cells, first = grid.cells, grid.first
+        if not first.records:
             continue
         title = joined(first.where, f"{percent(first.sparsity)} removed", first.note)
-        lows, highs = axes_of(cells)
-        size = (max(4.2, 1.1 + 0.62 * len(highs)), 0.9 + 0.4 * len(lows))
+        size = (max(4.2, 1.1 + 0.62 * len(grid.a_maxs)), 0.9 + 0.4 * len(grid.a_mins))
         for metric, (name, colours) in _METRICS.items():
             ours = {k: g.estimates[metric].mean for k, g in cells.items() if metric in g.estimates}
             theirs = {k: g.published[metric] for k, g in cells.items() if metric in g.published}
@@ -41,7 +40,7 @@ def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
             colour = partial(_colour, colours=colormaps[colours], scale=scale)
             for who, values in (("ours", ours), ("the paper", theirs)):
                 if values:
-                    draw = partial(_draw_map, cells=cells, values=values, colour=colour, ours=who == "ours")
+                    draw = partial(_draw_map, grid=grid, values=values, colour=colour, ours=who == "ours")
                     label, here = f"{title}: {name}, {who}", list(cells.values())
                     svg = draw_svg(size, draw, label, here, f"{salt}-{len(plots)}")
                     plots.append(Plot(label, first.mark if who == "ours" else "", svg))
@@ -62,10 +61,10 @@ def _colour(value: float, colours: Colormap, scale: Normalize) -> tuple[str, str
     return fill, _ON_LIGHT if _luminance(fill) > 0.3 else _ON_DARK
 
 
-def _draw_map(axes: Axes, cells: Cells, values: dict, colour: Callable, *, ours: bool) -> None:
+def _draw_map(axes: Axes, grid: Grid, values: dict, colour: Callable, *, ours: bool) -> None:
     """A coloured cell with its number for each value that is known."""
-    lows, highs = axes_of(cells)
-    for key, group in cells.items():
+    lows, highs = grid.a_mins, grid.a_maxs
+    for key, group in grid.cells.items():
         x, y = highs.index(key[1]), lows.index(key[0])
         value = values.get(key)
         if value is not None and math.isfinite(value):
