@@ -17,7 +17,7 @@ from fadeout.experiments.data import Dataset
 from fadeout.experiments.demo.compare import Outcome, Settings
 from fadeout.experiments.demo.shrinking import Shrunk
 from fadeout.experiments.report.figures.demo import Fading, panels
-from fadeout.experiments.report.rendering import render
+from fadeout.experiments.report.page import render
 
 
 def results(

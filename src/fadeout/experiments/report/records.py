@@ -11,9 +11,11 @@ Record = dict[str, Any]
 
 VERSION = 1
 KINDS = ("curve", "grid", "table")
-_COUNTS = ("parameters", "parameters_left", "operations", "operations_left")
-_NUMBERS = ("before", "removed", "after", "top5", "seconds", *_COUNTS)
-_SETTINGS = ("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale")
+_NUMBERS = (
+    *("before", "removed", "after", "top5", "seconds"),
+    *("parameters", "parameters_left", "operations", "operations_left"),
+    *("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale"),
+)
 _TEXTS = ("data", "model", "structure", "method")
 
 
@@ -115,13 +117,7 @@ def _wrong(record: Record) -> str:
         return f'its "status" is {status!r}, not "done" or "failed"'
     if status == "done" and record.get("after") is None:
         return 'it is done, but has no accuracy "after"'
-    return ", ".join(
-        f'"{name}" is {part[name]!r}'
-        for part, names, kinds in (
-            (record, _NUMBERS, (int, float)),
-            (run, _TEXTS, str),
-            (run, _SETTINGS, (int, float)),
-        )
-        for name in names
-        if part.get(name) is not None and not isinstance(part[name], kinds)
-    )
+    values = run | record
+    numbers = (name for name in _NUMBERS if not isinstance(values.get(name), (int, float, type(None))))
+    texts = (name for name in _TEXTS if not isinstance(values.get(name), (str, type(None))))
+    return ", ".join(f'"{name}" is {values[name]!r}' for name in (*numbers, *texts))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fadeout.experiments.report.formatting import number, percent, printed_name, signed, strength
+from fadeout.experiments.report.formatting import number, percent, printed_name, strength
 from fadeout.experiments.report.groups import METRICS, Group
 
 
@@ -88,4 +88,4 @@ def _paper(group: Group, metric: str) -> Cell:
 
 def _difference(group: Group, metric: str) -> Cell:
     value = group.difference(metric)
-    return Cell(signed(value), value, "muted" if group.mark else "")
+    return Cell(number(value, signed=True), value, "muted" if group.mark else "")

@@ -62,15 +62,13 @@ def _draw_curves(axes: Axes, groups: list[Group]) -> None:
     ticks = [x for x in _TICKS if min(left) * 0.999 <= x <= max(left) * 1.001] or left[:1]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
-    canvas.plain_axes(axes)
-    axes.set_xlabel("weights left, %")
-    axes.set_ylabel("accuracy after removal, %")
+    axes.set(xlabel="weights left, %", ylabel="accuracy after removal, %")
     handles, labels = axes.get_legend_handles_labels()
     figure = axes.get_figure()
     if handles and figure is not None:
         longest = max(map(len, labels))
         columns = 3 if longest < 15 else 2 if longest < 26 else 1
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
@@ -89,7 +87,7 @@ def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
         front = 5 if groups[0].method == "auto" else 4
         estimates = [group.estimates["after"] for group in ours]
         x, y = [100 * (1 - group.sparsity) for group in ours], [estimate.mean for estimate in estimates]
-        axes.errorbar(x, y, canvas.spread(estimates), ecolor=colour, zorder=front, **canvas.BARS)
+        axes.errorbar(x, y, canvas.spread(estimates), fmt="none", elinewidth=1.2, ecolor=colour, zorder=front)
         axes.plot(x, y, color=colour, linewidth=1.8, zorder=front)
         axes.plot([], [], **key, linewidth=1.8, markeredgecolor=COLOURS["paper"], label=name)
         points(axes, x, y, look, ours, zorder=front + 1)

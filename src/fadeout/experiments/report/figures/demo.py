@@ -12,8 +12,8 @@ from torch import Tensor
 from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.experiments.report import styles
-from fadeout.experiments.report.figures.canvas import compressed, draw_svg, plain_axes, stretched
-from fadeout.experiments.report.formatting import percent, power
+from fadeout.experiments.report.figures.canvas import compressed, draw_svg, stretched
+from fadeout.experiments.report.formatting import percent, strength
 
 with extra("experiments"):
     from markupsafe import Markup
@@ -125,8 +125,8 @@ def draw_accuracies(axes: Axes, outcomes: Sequence[Any]) -> None:
     axes.set_yticks([y for y in (20, 50, 80, 90, 95, 97, 98, 99) if y > lowest])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:.0f} %")
-    axes.grid(axis="y", color=COLOURS["rule"], linewidth=0.8)
-    plain_axes(axes)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y")
     axes.set_xlabel("weights left")
     axes.set_title("Test accuracy of the finished network")
     for name, y in _apart(ends, 0.055 * float(stretched(_TOP) - stretched(lowest))).items():
@@ -173,12 +173,9 @@ def draw_fading(axes: Axes, fading: Fading) -> None:
     axes.set_ylim(last - 0.2, 2.2)
     axes.set_yticks([-number for number in range(len(rows))], [str(epoch) for epoch in rows])
     powers = (-9, -6, -3, 0)
-    axes.set_xticks([LOWEST - 0.4 - _PILE / 2, *powers], ["less", *(power(p) for p in powers)])
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.set_xlabel("size of a weight")
-    axes.set_ylabel("epoch")
-    axes.set_title(f"How {removed} of the weights fade")
+    axes.set_xticks([LOWEST - 0.4 - _PILE / 2, *powers], ["less", *(strength(10.0**p) for p in powers)])
+    axes.spines["bottom"].set_visible(False)
+    axes.set(xlabel="size of a weight", ylabel="epoch", title=f"How {removed} of the weights fade")
 
 
 def _apart(values: dict[str, float], gap: float) -> dict[str, float]:
