@@ -169,6 +169,8 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
         ours = alike([g for g in same if g.records], lambda group: (group.scale, group.steps, group.note))
         for kind in ours.values() or [[]]:
             cells = published | {group.strengths: group for group in kind}
-            mins, maxs = (sorted(set(axis), key=lambda a: -1.0 if a is None else a) for axis in zip(*cells, strict=True))
+            mins, maxs = (
+                sorted(set(axis), key=lambda a: -1.0 if a is None else a) for axis in zip(*cells, strict=True)
+            )
             found.append(Grid(cells, (kind or same)[0], mins, maxs))
     return found

@@ -28,7 +28,9 @@ def group_runs(section: Section) -> list[Group]:
 
 
 def _estimates(section: Section) -> Iterator[Group]:
-    records = alike(sorted(section.records, key=_seed), lambda record: repr(sorted(_settings(record).items())))
+    records = alike(
+        sorted(section.records, key=_seed), lambda record: repr(sorted(_settings(record).items()))
+    )
     runs = [_settings(members[0]) for members in records.values()]
     for members, run, note in zip(records.values(), runs, _notes(runs), strict=True):
         found = [_metrics(record) for record in members if record["status"] == "done"]

@@ -32,7 +32,9 @@ def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
             values.append(theirs)
         if estimate:
             bars = canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
-            axes.errorbar([estimate.mean], [row], xerr=bars, fmt="none", elinewidth=1.2, ecolor=group.look.light)
+            axes.errorbar(
+                [estimate.mean], [row], xerr=bars, fmt="none", elinewidth=1.2, ecolor=group.look.light
+            )
             points(axes, [estimate.mean], [row], group.look, [group], zorder=4)
             values.append(estimate.mean)
         name = joined(group.title, group.mark if mixed else "")
