@@ -24,13 +24,12 @@ METRICS = {
 class Estimate(NamedTuple):
     """A mean over seeds, and the standard deviation of a sample, which a single seed has not.
 
-    >>> str(Estimate(98.5, 0.25, 3)), str(Estimate(98.5, None, 1))
+    >>> str(Estimate(98.5, 0.25)), str(Estimate(98.5, None))
     ('98.50 ± 0.25', '98.50')
     """
 
     mean: float
     std: float | None
-    seeds: int
 
     def __str__(self) -> str:
         return joined(number(self.mean), number(self.std), by=" ± ")
@@ -44,6 +43,7 @@ class Group:
         scale: of the epochs: less than 1 if the runs were shortened.
         steps: at most so many in an epoch, if that was cut.
         note: what else tells it apart from others that look the same.
+        settings: of its runs, all but the seed.
         anchor: the identifier of its configuration inside the page.
         estimates, published: for each metric that is known, ours and the paper's.
 
@@ -63,6 +63,7 @@ class Group:
     scale: float = 1.0
     steps: int | None = None
     note: str = ""
+    settings: Record = field(default_factory=dict)
     anchor: str = ""
     records: tuple[Record, ...] = ()
     estimates: dict[str, Estimate] = field(default_factory=dict)

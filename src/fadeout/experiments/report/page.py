@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fadeout._checks import extra
@@ -35,11 +36,6 @@ def markdown_text(text: Any) -> str:
     return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)
 
 
-def _settings(run: dict[str, Any]) -> str:
-    """All settings of a run but its seed."""
-    return json.dumps({k: v for k, v in run.items() if k != "seed"}, indent=2, ensure_ascii=False)
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return formatting.joined(*(f"{name} {number}" for name, number in value.items()))
@@ -48,11 +44,11 @@ def _shown(value: Any) -> str:
 
 _TEMPLATES.globals |= {"looks": METHODS | {"other": OTHER}, "count": formatting.count, "table": table}
 _TEMPLATES.filters |= {
+    "json": partial(json.dumps, indent=2, ensure_ascii=False),
     "last_line": formatting.last_line,
     "md": markdown_text,
     "number": formatting.number,
     "percent": formatting.percent,
-    "settings": _settings,
     "shown": _shown,
     "strength": formatting.strength,
     "thousands": lambda value: "" if value in (None, "") else f"{value:,}",
@@ -60,7 +56,7 @@ _TEMPLATES.filters |= {
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of the folder ``templates``; in one that ends in ``.html``, everything but ``Markup`` is escaped."""
+    """Fill a template of the folder ``templates``; in ``.html``, everything but ``Markup`` is escaped."""
     return _TEMPLATES.get_template(template).render(**values)
 
 

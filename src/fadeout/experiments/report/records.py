@@ -56,40 +56,36 @@ def read(results: Path) -> dict[str, list[Record]]:
     ...     {name: len(records) for name, records in read(Path(folder)).items()}
     {'cora': 1}
     """
-    collected, single = _files(results)
     found: dict[str, dict[str, Record]] = {}
-    for path in collected:
-        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-            if line.strip():
-                _keep(found.setdefault(path.stem, {}), _parse(line, f"{path}, line {number}"))
-    for path in single:
-        record = _parse(path.read_bytes(), str(path))
-        # It may have failed when the experiment's file was written, and be done by now.
-        homes = [records for records in found.values() if record["hash"] in records]
-        for records in homes or [found.setdefault("runs", {})]:
-            _keep(records, record)
-    if not any(found.values()):
+    for path in _files(results):
+        single, content = path.suffix == ".json", path.read_bytes()
+        for number, text in enumerate([content] if single else content.split(b"\n"), 1):
+            if single or text.strip():
+                record = _parse(text, str(path) if single else f"{path}, line {number}")
+                # It may have failed when the experiment's file was written, and be done by now.
+                homes = [records for records in found.values() if single and record["hash"] in records]
+                for records in homes or [found.setdefault("runs" if single else path.stem, {})]:
+                    if (
+                        records.get(record["hash"], record)["status"] == "failed"
+                        or record["status"] == "done"
+                    ):
+                        records[record["hash"]] = record
+    if not found:
         raise ValueError(
             f"no results in {results}: looked for records in *.jsonl and */result.json; "
             "give the folder that the experiments were told to write to"
         )
-    return {name: list(records.values()) for name, records in found.items() if records}
+    return {name: list(records.values()) for name, records in found.items()}
 
 
-def _files(results: Path) -> tuple[list[Path], list[Path]]:
-    """Files with a record in each line, and files with one record."""
+def _files(results: Path) -> list[Path]:
+    """Files with a record in each line, then files with one record."""
     if results.is_dir():
         single = [*results.glob("result.json"), *results.glob("*/result.json")]
-        return sorted(results.glob("*.jsonl")), sorted(single)
+        return [*sorted(results.glob("*.jsonl")), *sorted(single)]
     if not results.is_file():
         raise ValueError(f"no results in {results}: there is no such file or folder")
-    return ([], [results]) if results.suffix == ".json" else ([results], [])
-
-
-def _keep(records: dict[str, Record], record: Record) -> None:
-    old = records.get(record["hash"])
-    if old is None or old["status"] == "failed" or record["status"] == "done":
-        records[record["hash"]] = record
+    return [results]
 
 
 def _parse(text: bytes, source: str) -> Record:

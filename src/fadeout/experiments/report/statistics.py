@@ -38,6 +38,7 @@ def _estimates(section: Section) -> Iterator[Group]:
         yield replace(
             _identity(run),
             note=note,
+            settings=run,
             anchor=anchor(section.name, members[0]["hash"]),
             records=tuple(members),
             estimates={metric: _estimate(numbers) for metric, numbers in values.items() if numbers},
@@ -56,7 +57,7 @@ def _settings(record: Record) -> Record:
 def _estimate(values: list[float]) -> Estimate:
     if not np.isfinite(values).all():
         values = [math.nan] * len(values)
-    return Estimate(fmean(values), float(np.std(values, ddof=1)) if values[1:] else None, len(values))
+    return Estimate(fmean(values), float(np.std(values, ddof=1)) if values[1:] else None)
 
 
 def _metrics(record: Record) -> dict[str, float | None]:
@@ -113,7 +114,7 @@ def _order(group: Group) -> tuple[Any, ...]:
 
 
 def _add_published(ours: Sequence[Group], published: Sequence[Value]) -> list[Group]:
-    """Give our groups the paper's values for them, the best fit of each metric; groups of all other values."""
+    """Give our groups the paper's values that fit them best, and return groups of those that fit none."""
     used: set[Value] = set()
     for group in ours:
         fits = {value: fit for value in published if (fit := _fit(group, value, FIELDS))}

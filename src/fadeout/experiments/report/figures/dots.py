@@ -31,11 +31,9 @@ def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
             points(axes, [theirs], [row], group.look, [group], hollow=True, zorder=3)
             values.append(theirs)
         if estimate:
-            bars = canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
-            axes.errorbar(
-                [estimate.mean], [row], xerr=bars, fmt="none", elinewidth=1.2, ecolor=group.look.light
-            )
-            points(axes, [estimate.mean], [row], group.look, [group], zorder=4)
+            look, bars = group.look, canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
+            axes.errorbar([estimate.mean], [row], None, bars, "none", elinewidth=1.2, ecolor=look.light)
+            points(axes, [estimate.mean], [row], look, [group], zorder=4)
             values.append(estimate.mean)
         name = joined(group.title, group.mark if mixed else "")
         # above its dot, so that the axis has the whole width
