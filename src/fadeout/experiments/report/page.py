@@ -1,4 +1,4 @@
-"""The report as a page that needs nothing else, and as Markdown for a README; all templates are filled here."""
+"""The report as a page that needs nothing else, or as Markdown for a README; and all other templates."""
 
 import json
 import re

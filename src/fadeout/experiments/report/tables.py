@@ -21,14 +21,12 @@ def table(groups: Sequence[Group]) -> dict[str, list[Cell]]:
     Columns in which nothing stands, or always the same, are left out.
     """
     published = dict.fromkeys(metric for group in groups for metric in group.published)
-    # Top-5 of ten classes, the operations of single weights and seconds say little, unless the paper has them
-    hidden = {"top5", "operations", "seconds"} - published.keys()
-    if any(group.data == "imagenet" for group in groups):
-        hidden -= {"top5"}
-    if any(group.structure == "channels" for group in groups):
-        hidden -= {"operations"}
-    if "parameters" not in published and all(map(_as_asked, groups)):
-        hidden |= {"parameters"}  # the column of targets says it already
+    telling = {  # what says little elsewhere, unless the paper has it
+        "top5": any(group.data == "imagenet" for group in groups),
+        "operations": any(group.structure == "channels" for group in groups),
+        "parameters": not all(map(_as_asked, groups)),  # or the column of targets says it already
+        "seconds": False,
+    }
     words = {
         "method": [group.label for group in groups],
         "network": [group.network_name for group in groups],
@@ -45,23 +43,21 @@ def table(groups: Sequence[Group]) -> dict[str, list[Cell]]:
     columns["a_min"] = [Cell(strength(group.a_min), group.a_min) for group in groups]
     columns["a_max"] = [Cell(strength(group.a_max), group.a_max) for group in groups]
     columns["seeds"] = [_seeds(group) for group in groups]
-    for metric, title in METRICS.items():
-        if metric not in hidden:
+    for metric in METRICS | published:
+        if metric in published or telling.get(metric, True):
+            title = METRICS.get(metric, metric.replace("_", " "))
             columns[title] = [_ours(group, metric) for group in groups]
             columns[f"{title}, paper"] = [_paper(group, metric) for group in groups]
             columns[f"{title}, difference"] = [_difference(group, metric) for group in groups]
-    for metric in [metric for metric in published if metric not in METRICS]:
-        columns[f"{metric.replace('_', ' ')}, paper"] = [_paper(group, metric) for group in groups]
     return {title: cells for title, cells in columns.items() if any(cell.text for cell in cells)}
 
 
 def _as_asked(group: Group) -> bool:
     """Whether exactly the target is gone."""
-    pairs = [(record.get("parameters"), record.get("parameters_left")) for record in group.done]
-    return all(
-        total is None or left is None or abs(left - (1 - group.sparsity) * total) <= 1
-        for total, left in pairs
-    )
+    known = [
+        record for record in group.done if None not in map(record.get, ("parameters", "parameters_left"))
+    ]
+    return all(abs(r["parameters_left"] - (1 - group.sparsity) * r["parameters"]) <= 1 for r in known)
 
 
 def _seeds(group: Group) -> Cell:

@@ -81,8 +81,8 @@ def write_figure(folder: Path, outcomes: Sequence[Any], fading: Fading) -> None:
 
 def panels(outcomes: Sequence[Any], fading: Fading) -> tuple[Markup, Markup]:
     """Each panel as an SVG to put into a page, which says what the colours of the roles are."""
-    accuracies = draw_svg((4.5, 4.3), partial(draw_accuracies, outcomes=outcomes), colours=COLOURS)
-    return accuracies, draw_svg((4.5, 4.3), partial(draw_fading, fading=fading), colours=COLOURS)
+    draw = partial(draw_svg, (4.5, 4.3), colours=COLOURS)
+    return draw(partial(draw_accuracies, outcomes=outcomes)), draw(partial(draw_fading, fading=fading))
 
 
 def draw_accuracies(axes: Axes, outcomes: Sequence[Any]) -> None:
