@@ -93,13 +93,14 @@ def _read(source: str, text: str) -> Iterator[Value]:
 
 
 def _value(source: str, said: dict[str, str], number: str) -> Value:
-    known: dict[str, Any] = {k: _NUMBERS.get(k, str)(v) for k, v in said.items() if v}
+    known: dict[str, Any] = {"width": None, "sparsity": None}
+    known |= {k: _NUMBERS.get(k, str)(v) for k, v in said.items() if v}
     if "left" in known:
         known["removed"] = 100 - known.pop("left")
     if "removed" in known:
         known["sparsity"] = round(known.pop("removed") / 100, 6)  # 0.925 and not its neighbour
     value = None if number == "*" else float(number)
-    return Value(source, value=value, **{"width": None, "sparsity": None} | known)
+    return Value(source, value=value, **known)
 
 
 _SOURCES = (*(f"Table {n}" for n in range(1, 11)), *(f"Figure {n}" for n in range(2, 7)))  # 1 is a drawing

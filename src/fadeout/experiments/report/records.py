@@ -1,7 +1,7 @@
 """The records of runs, read from the files that a sweep leaves behind."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,19 +57,14 @@ def read(results: Path) -> dict[str, list[Record]]:
     {'cora': 1}
     """
     found: dict[str, dict[str, Record]] = {}
-    for path in _files(results):
-        single, content = path.suffix == ".json", path.read_bytes()
-        for number, text in enumerate([content] if single else content.split(b"\n"), 1):
-            if single or text.strip():
-                record = _parse(text, str(path) if single else f"{path}, line {number}")
-                # It may have failed when the experiment's file was written, and be done by now.
-                homes = [records for records in found.values() if single and record["hash"] in records]
-                for records in homes or [found.setdefault("runs" if single else path.stem, {})]:
-                    if (
-                        records.get(record["hash"], record)["status"] == "failed"
-                        or record["status"] == "done"
-                    ):
-                        records[record["hash"]] = record
+    for name, source, text in _texts(results):
+        record = _parse(text, source)
+        # A single one may have failed when the experiment's file was written, and be done by now.
+        homes = [records for records in found.values() if not name and record["hash"] in records]
+        for records in homes or [found.setdefault(name or "runs", {})]:
+            old = records.setdefault(record["hash"], record)
+            if old["status"] == "failed" or record["status"] == "done":
+                records[record["hash"]] = record
     if not found:
         raise ValueError(
             f"no results in {results}: looked for records in *.jsonl and */result.json; "
@@ -78,14 +73,20 @@ def read(results: Path) -> dict[str, list[Record]]:
     return {name: list(records.values()) for name, records in found.items()}
 
 
-def _files(results: Path) -> list[Path]:
-    """Files with a record in each line, then files with one record."""
-    if results.is_dir():
-        single = [*results.glob("result.json"), *results.glob("*/result.json")]
-        return [*sorted(results.glob("*.jsonl")), *sorted(single)]
-    if not results.is_file():
+def _texts(results: Path) -> Iterator[tuple[str, str, bytes]]:
+    """For each record the experiment, if its file says it, where it is from, and its text."""
+    if not results.exists():
         raise ValueError(f"no results in {results}: there is no such file or folder")
-    return [results]
+    inside = [
+        path for name in ("*.jsonl", "result.json", "*/result.json") for path in sorted(results.glob(name))
+    ]
+    for path in inside if results.is_dir() else [results]:
+        if path.suffix == ".json":
+            yield "", str(path), path.read_bytes()
+        else:
+            for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+                if line.strip():
+                    yield path.stem, f"{path}, line {number}", line
 
 
 def _parse(text: bytes, source: str) -> Record:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fadeout.experiments.paper import Value, same
+from fadeout.experiments.paper import same
 from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import METRICS, Estimate, Group, alike, anchor
 from fadeout.experiments.report.records import Record, Section
@@ -60,7 +60,7 @@ def _estimate(values: list[float]) -> Estimate:
     return Estimate(fmean(values), float(np.std(values, ddof=1)) if values[1:] else None)
 
 
-def _metrics(record: Record) -> dict[str, float | None]:
+def _metrics(record: Record) -> dict[str, Any]:
     """What a run that is done has come to."""
     run, before, seconds = record["run"], record.get("before"), record.get("seconds")
     epochs = (run.get("epochs") or 0) * (run.get("epochs_scale") or 1.0)
@@ -82,7 +82,7 @@ def _metrics(record: Record) -> dict[str, float | None]:
 def _identity(run: Record) -> Group:
     """The group of a run, by what a table shows of it."""
     method = str(run.get("method"))
-    setup = (run.get(name) for name in ("data", "model", "width", "structure"))
+    setup = (run.get("data"), run.get("model"), run.get("width"), run.get("structure"))
     sparsity = 0.0 if method == "dense" else run.get("sparsity") or 0.0
     strengths = (None, None) if method in _WITHOUT_STRENGTHS else (run.get("a_min"), run.get("a_max"))
     return Group(*setup, method, sparsity, *strengths, run.get("epochs_scale") or 1.0, run.get("steps"))
@@ -113,9 +113,9 @@ def _order(group: Group) -> tuple[Any, ...]:
     return (*names, group.width or 0, group.sparsity, *method)
 
 
-def _add_published(ours: Sequence[Group], published: Sequence[Value]) -> list[Group]:
+def _add_published(ours: Sequence[Group], published: Sequence[Any]) -> list[Group]:
     """Give our groups the paper's values that fit them best, and return groups of those that fit none."""
-    used: set[Value] = set()
+    used: set[Any] = set()
     for group in ours:
         fits = {value: fit for value in published if (fit := _fit(group, value, FIELDS))}
         for value in sorted(fits, key=fits.__getitem__, reverse=True):
@@ -126,12 +126,12 @@ def _add_published(ours: Sequence[Group], published: Sequence[Value]) -> list[Gr
         if value not in used:
             said = [None if x == "none" else x for x in (getattr(value, name) for name in FIELDS)]
             setup = next((group.setup for group in ours if _fit(group, value, FIELDS[:4])), said[:4])
-            key = (*setup, value.method, value.sparsity or 0.0, *said[6:])
-            alone.setdefault(key, Group(*key)).published.setdefault(value.metric, value.value)
+            key: list[Any] = [*setup, value.method, value.sparsity or 0.0, *said[6:]]
+            alone.setdefault(tuple(key), Group(*key)).published.setdefault(value.metric, value.value)
     return list(alone.values())
 
 
-def _fit(group: Group, value: Value, names: Sequence[str]) -> float:
+def _fit(group: Group, value: Any, names: Sequence[str]) -> float:
     """1 and how many fields of a published value say that it is this group's; 0 if one says that it is not.
 
     A field that is None says nothing. A table is more exact than the figure that was drawn from it.

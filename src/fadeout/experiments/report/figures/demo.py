@@ -116,11 +116,10 @@ def draw_accuracies(axes: Axes, outcomes: Sequence[Any]) -> None:
     gap, y = 0.055 * float(stretched(_TOP) - stretched(lowest)), -np.inf
     for name, final in sorted(ends.items(), key=lambda item: item[1]):
         y = max(stretched(final), y + gap)  # up until no label covers another
-        label = axes.annotate(
-            name, (left[0], compressed(y)), (12, 0), textcoords="offset points", va="center"
-        )
-        label.set(color=COLOURS.get(name, COLOURS["soft"]), annotation_clip=False)
-        label.set_weight("bold" if name == "fadeout" else "normal")
+        weight = "bold" if name == "fadeout" else "normal"
+        end = (left[0], compressed(y))
+        label = axes.annotate(name, end, (12, 0), textcoords="offset points", weight=weight)
+        label.set(va="center", color=COLOURS.get(name, COLOURS["soft"]), annotation_clip=False)
 
 
 def draw_fading(axes: Axes, fading: Fading) -> None:

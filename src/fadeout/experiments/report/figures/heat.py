@@ -1,7 +1,8 @@
 """Heat maps of a grid over the two ends of the paper's a: ours, and the paper's beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -38,10 +39,10 @@ def heat_maps(groups: Sequence[Group], salt: str) -> list[Plot]:
         for metric, (name, colours) in _METRICS.items():
             ours = {key: g.estimates[metric].mean for key, g in cells.items() if metric in g.estimates}
             theirs = {key: g.published[metric] for key, g in cells.items() if metric in g.published}
-            scale = ScalarMappable(_norm(metric, [*ours.values(), *theirs.values()]), colours)
+            rgba = ScalarMappable(_norm(metric, [*ours.values(), *theirs.values()]), colours).to_rgba
             for who, values, mark in (("ours", ours, first.mark), ("the paper", theirs, "")):
                 if values:
-                    draw = partial(_draw_map, grid=grid, values=values, scale=scale, ours=who == "ours")
+                    draw = partial(_draw_map, grid=grid, values=values, rgba=rgba, ours=who == "ours")
                     label = f"{title}: {name}, {who}"
                     svg = draw_svg(size, draw, label, list(cells.values()), f"{salt}-{len(plots)}")
                     plots.append(Plot(label, mark, svg))
@@ -55,13 +56,13 @@ def _norm(metric: str, values: Sequence[float | None]) -> Normalize:
     return Normalize(-reach, reach) if metric == "change" else Normalize(low, high)
 
 
-def _draw_map(axes: Axes, grid: Grid, values: Values, scale: ScalarMappable, *, ours: bool) -> None:
+def _draw_map(axes: Axes, grid: Grid, values: Values, rgba: Callable[..., Any], *, ours: bool) -> None:
     """A coloured cell with its number for each value that is known."""
     rows, columns = grid.a_mins, grid.a_maxs
     for key, group in grid.cells.items():
         x, y, value = columns.index(key[1]), rows.index(key[0]), values.get(key)
         if value is not None and np.isfinite(value):
-            text, fill = number(value), to_hex(scale.to_rgba(value))
+            text, fill = number(value), to_hex(rgba(value))
             luminance = np.dot((0.2126, 0.7152, 0.0722), np.power(to_rgb(fill), 2.2))
             ink = _ON_LIGHT if luminance > 0.3 else _ON_DARK
         else:
