@@ -27,42 +27,44 @@ def table(groups: Sequence[Group]) -> dict[str, list[Cell]]:
         "parameters": not all(map(_as_asked, groups)),  # or the column of targets says it already
         "seconds": False,
     }
-    words = {
-        "method": [group.label for group in groups],
-        "network": [group.network_name for group in groups],
-        "data": [printed_name(group.data) for group in groups],
-        "structure": [group.structure or "" for group in groups],
-        "settings": [group.note for group in groups],
+    metrics = [m for m in METRICS | published if m in published or telling.get(m, True)]
+    rows = [_row(group, metrics) for group in groups]
+    columns = {title: [row[title] for row in rows] for row in rows[:1] for title in row}
+    texts = {title: {cell.text for cell in cells} for title, cells in columns.items()}
+    constant = {
+        title for title in ("network", "data", "structure", "settings") if len(texts.get(title, ())) == 1
     }
-    columns = {
-        title: [Cell(text, text or None) for text in texts]
-        for title, texts in words.items()
-        if title == "method" or len(set(texts)) > 1
-    }
-    columns["removed"] = [Cell(percent(group.sparsity), group.sparsity) for group in groups]
-    columns["a_min"] = [Cell(strength(group.a_min), group.a_min) for group in groups]
-    columns["a_max"] = [Cell(strength(group.a_max), group.a_max) for group in groups]
-    columns["seeds"] = [_seeds(group) for group in groups]
-    for metric in METRICS | published:
-        if metric in published or telling.get(metric, True):
-            title = METRICS.get(metric, metric.replace("_", " "))
-            columns[title] = [_ours(group, metric) for group in groups]
-            columns[f"{title}, paper"] = [_paper(group, metric) for group in groups]
-            columns[f"{title}, difference"] = [_difference(group, metric) for group in groups]
-    return {title: cells for title, cells in columns.items() if any(cell.text for cell in cells)}
+    return {title: columns[title] for title in columns if any(texts[title]) and title not in constant}
 
 
 def _as_asked(group: Group) -> bool:
     """Whether exactly the target is gone."""
-    known = [
-        record for record in group.done if None not in map(record.get, ("parameters", "parameters_left"))
-    ]
+    known = [r for r in group.done if None not in (r.get("parameters"), r.get("parameters_left"))]
     return all(abs(r["parameters_left"] - (1 - group.sparsity) * r["parameters"]) <= 1 for r in known)
 
 
-def _seeds(group: Group) -> Cell:
+def _row(group: Group, metrics: Sequence[str]) -> dict[str, Cell]:
+    words = {
+        "method": group.label,
+        "network": group.network_name,
+        "data": printed_name(group.data),
+        "structure": group.structure or "",
+        "settings": group.note,
+    }
+    row = {title: Cell(text, text or None) for title, text in words.items()}
+    row["removed"] = Cell(percent(group.sparsity), group.sparsity)
+    row["a_min"] = Cell(strength(group.a_min), group.a_min)
+    row["a_max"] = Cell(strength(group.a_max), group.a_max)
     done, failed = len(group.done), len(group.failed)
-    return Cell(f"{done}, {failed} failed", done, "fell") if failed else Cell(str(done), done)
+    row["seeds"] = Cell(f"{done}, {failed} failed", done, "fell") if failed else Cell(str(done), done)
+    for metric in metrics:
+        title = METRICS.get(metric, metric.replace("_", " "))
+        row[title] = _ours(group, metric)
+        theirs, absent = group.published.get(metric), "none" if metric in group.published else ""
+        row[f"{title}, paper"] = Cell(number(theirs) or absent, theirs)
+        less = group.difference(metric)
+        row[f"{title}, difference"] = Cell(number(less, signed=True), less, "muted" if group.mark else "")
+    return row
 
 
 def _ours(group: Group, metric: str) -> Cell:
@@ -73,15 +75,3 @@ def _ours(group: Group, metric: str) -> Cell:
         return Cell(f"{estimate.mean:.3g}", estimate.mean)
     fell = metric == "change" and estimate.mean < -1
     return Cell(str(estimate), estimate.mean, "fell" if fell else "ours" if metric == "after" else "")
-
-
-def _paper(group: Group, metric: str) -> Cell:
-    if metric not in group.published:
-        return Cell()
-    value = group.published[metric]
-    return Cell("none" if value is None else number(value), value)
-
-
-def _difference(group: Group, metric: str) -> Cell:
-    value = group.difference(metric)
-    return Cell(number(value, signed=True), value, "muted" if group.mark else "")
