@@ -3,7 +3,7 @@
 from support import reports
 from support.reports import printed, record, section
 
-from fadeout.experiments.report.groups import axes_of, grids, marks
+from fadeout.experiments.report.groups import grids, marks
 from fadeout.experiments.report.statistics import group_runs
 
 
@@ -31,8 +31,9 @@ def test_marks_of_several_groups():
 
 
 def test_cells_of_a_grid():
-    cells = grids(group_runs(reports.grid()))
-    assert [len(one) for one in cells] == [12, 12]
-    assert axes_of(cells[0]) == ([0.1, 1.0, 10.0], [1e1, 1e2, 1e3, 1e4])
+    found = grids(group_runs(reports.grid()))
+    assert [len(grid.cells) for grid in found] == [12, 12]
+    assert (found[0].a_mins, found[0].a_maxs) == ([0.1, 1.0, 10.0], [1e1, 1e2, 1e3, 1e4])
+    assert found[0].first.records
     only = grids(group_runs(section([], [printed("swd", 0.9, 70.0, a_min=1.0, a_max=10.0)])))
-    assert [list(one) for one in only] == [[(1.0, 10.0)]]
+    assert [list(grid.cells) for grid in only] == [[(1.0, 10.0)]]

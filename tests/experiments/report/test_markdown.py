@@ -2,7 +2,7 @@
 
 from support.reports import printed, record, section
 
-from fadeout.experiments.report.markdown import markdown
+from fadeout.experiments.report.page import markdown
 
 
 def test_markdown_by_hand():

@@ -9,8 +9,7 @@ from support import reports
 from support.reports import printed, record, section
 
 from fadeout.experiments.report import Section
-from fadeout.experiments.report.markdown import markdown
-from fadeout.experiments.report.page import page
+from fadeout.experiments.report.page import markdown, page
 from fadeout.experiments.report.statistics import group_runs
 
 

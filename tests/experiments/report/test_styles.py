@@ -49,5 +49,5 @@ def simulated(colour, blind):
 def test_the_style_of_figures_has_the_colours_of_roles():
     found = matplotlib.rc_params_from_file(STYLE, use_default_template=False)
     colours = {name: value for name, value in found.items() if name.endswith("color")}
-    assert len(colours) == 7
+    assert len(colours) == 8
     assert set(colours.values()) == {COLOURS[role] for role in ("ink", "soft", "rule")}

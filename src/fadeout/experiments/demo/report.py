@@ -50,15 +50,13 @@ def write_report(path: Path, data: Dataset, values: dict[str, Any]) -> None:
     outcomes = [SimpleNamespace(**outcome) for outcome in values["outcomes"]]
     dense, *others = sorted(outcomes, key=lambda o: o.sparsity)
     hardest = [o for o in others if o.sparsity == others[-1].sparsity]
-    accuracy_panel, fading_panel = panels(outcomes, Fading(**values["fading"]))
     text = render(
         "demo.html",
         **values,
         change=max(abs(o.after - o.before) for o in outcomes if o.method == "fadeout"),
         quick=values["settings"]["epochs"] < Settings().epochs,
         hardest=[dense, *sorted(hardest, key=lambda o: -o.final)],
-        accuracy_panel=accuracy_panel,
-        fading_panel=fading_panel,
+        panels=panels(outcomes, Fading(**values["fading"])),
         train_images=len(data.train_y),
         test_images=len(data.test_y),
     )

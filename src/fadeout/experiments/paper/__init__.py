@@ -71,14 +71,15 @@ class Value:
 
 
 FIELDS = tuple(field.name for field in fields(Value))
-HEADERS = {*FIELDS, "removed", "left", "lines"} - {"source", "value", "sparsity"}
+_HEADERS = {*FIELDS, "removed", "left", "lines"} - {"source", "value", "sparsity"}
+_NUMBERS = {"removed": float, "left": float, "width": int, "a_min": float, "a_max": float}
 
 
 def _read(source: str, text: str) -> Iterator[Value]:
     """The values of one file, in the order of its lines."""
     said: dict[str, list[str]] = {}
     for first, *rest in csv.reader(line for line in text.splitlines() if not line.startswith("#")):
-        if first in HEADERS:
+        if first in _HEADERS:
             said[first] = rest
             continue
         names, cells = said["lines"], [first, *rest]
@@ -92,25 +93,23 @@ def _read(source: str, text: str) -> Iterator[Value]:
 
 
 def _value(source: str, said: dict[str, str], number: str) -> Value:
-    numbers = ("removed", "left", "width", "a_min", "a_max")
-    known: dict[str, Any] = {k: float(v) if k in numbers else v for k, v in said.items() if v}
-    removed = known.pop("removed", None)
+    known: dict[str, Any] = {"width": None, "sparsity": None}
+    known |= {k: _NUMBERS.get(k, str)(v) for k, v in said.items() if v}
     if "left" in known:
-        removed = 100 - known.pop("left")
-    known["width"] = int(known["width"]) if "width" in known else None
-    sparsity = None if removed is None else round(removed / 100, 6)  # 0.925 and not its neighbour
-    return Value(source, sparsity=sparsity, value=None if number == "*" else float(number), **known)
+        known["removed"] = 100 - known.pop("left")
+    if "removed" in known:
+        known["sparsity"] = round(known.pop("removed") / 100, 6)  # 0.925 and not its neighbour
+    value = None if number == "*" else float(number)
+    return Value(source, value=value, **known)
 
 
-def _read_all() -> Iterator[Value]:
-    folder = files("fadeout.experiments.paper") / "published"
-    for kind, numbers in (("Table", range(1, 11)), ("Figure", range(2, 7))):  # Figure 1 is a drawing
-        for number in numbers:
-            text = (folder / f"{kind.lower()}-{number}.csv").read_text(encoding="utf-8")
-            yield from _read(f"{kind} {number}", text)
-
-
-VALUES: tuple[Value, ...] = tuple(_read_all())
+_SOURCES = (*(f"Table {n}" for n in range(1, 11)), *(f"Figure {n}" for n in range(2, 7)))  # 1 is a drawing
+_FOLDER = files("fadeout.experiments.paper") / "published"
+VALUES: tuple[Value, ...] = tuple(
+    value
+    for source in _SOURCES
+    for value in _read(source, (_FOLDER / f"{source.lower().replace(' ', '-')}.csv").read_text("utf-8"))
+)
 
 
 def published(experiment: str, **conditions: str | float | None) -> list[Value]:
@@ -134,11 +133,16 @@ def published(experiment: str, **conditions: str | float | None) -> list[Value]:
         value
         for value in VALUES
         if value.experiment == experiment
-        and all(_same(getattr(value, name), wanted) for name, wanted in conditions.items())
+        and all(same(getattr(value, name), wanted) for name, wanted in conditions.items())
     ]
 
 
-def _same(value: str | float | None, wanted: str | float | None) -> bool:
+def same(value: Any, wanted: Any) -> bool:
+    """Whether they are equal, numbers but for their rounding: a caller may write ``1 - 0.9``.
+
+    >>> same(0.1, 1 - 0.9), same("swd", "han")
+    (True, False)
+    """
     if isinstance(value, int | float) and isinstance(wanted, int | float):
-        return isclose(value, wanted, rel_tol=1e-9, abs_tol=1e-12)  # a caller may write 1 - 0.9
+        return isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-12)
     return value == wanted

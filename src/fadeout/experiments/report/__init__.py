@@ -45,11 +45,9 @@ def report(
             f"cannot write to {output}: it is a folder; name a file, such as {output / 'report.html'}"
         )
     sections = arrange(read(results))
-    if format == "html":  # imported here: Markdown needs no matplotlib, and other commands need no pandas
-        from fadeout.experiments.report.page import page as text_of
-    else:
-        from fadeout.experiments.report.markdown import markdown as text_of
-    text = text_of(sections)
+    from fadeout.experiments.report.page import markdown, page  # here: other commands need no templates
+
+    text = page(sections) if format == "html" else markdown(sections)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, lambda path: path.write_text(text, encoding="utf-8"))
     return output

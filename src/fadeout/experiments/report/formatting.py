@@ -58,28 +58,20 @@ def length(scale: float, steps: int | None = None) -> str:
     )
 
 
-def number(value: float | None, digits: int = 2) -> str:
-    """A number, or nothing.
+def number(value: float | str | None, digits: int = 2, *, signed: bool = False) -> str:
+    """A number, or nothing; a difference has its sign.
 
     >>> number(-0.5), number(None), number(float("nan")), number(-0.001)
     ('-0.50', '', 'not a number', '0.00')
+    >>> number(0.5, signed=True), number(0.001, signed=True)
+    ('+0.50', '0.00')
     """
-    if value is None:
+    if not isinstance(value, (int, float)):  # a template has "" for what is not there
         return ""
     if not math.isfinite(value):
         return "not a number"
     value = round(value, digits) + 0.0  # a zero without sign
-    return f"{value:.{digits}f}"
-
-
-def signed(value: float | None) -> str:
-    """A difference.
-
-    >>> signed(0.5), signed(-0.5), signed(0.001)
-    ('+0.50', '-0.50', '0.00')
-    """
-    text = number(value)
-    return f"+{text}" if value is not None and value > 0 and text not in ("0.00", "not a number") else text
+    return f"{value:{'+' if signed and value else ''}.{digits}f}"
 
 
 def percent(fraction: float) -> str:
@@ -91,16 +83,6 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.4g} %"
 
 
-def power(exponent: int) -> str:
-    """A power of ten.
-
-    >>> power(-6), power(0)
-    ('10⁻⁶', '1')
-    """
-    digits = str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return "1" if exponent == 0 else f"10{digits}"
-
-
 def strength(a: float | None) -> str:
     """A value of the paper's a.
 
@@ -110,7 +92,9 @@ def strength(a: float | None) -> str:
     if a is None:
         return ""
     exponent = round(math.log10(a)) if a > 0 and math.isfinite(a) else 0
-    return power(exponent) if abs(exponent) > 2 and math.isclose(a, 10.0**exponent) else f"{a:g}"
+    if abs(exponent) > 2 and math.isclose(a, 10.0**exponent):
+        return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{a:g}"
 
 
 def printed_name(name: str | None) -> str:
@@ -129,5 +113,4 @@ def last_line(traceback: str | None) -> str:
     >>> last_line("Traceback (most recent call last):\\n  File ...\\nValueError: too large\\n")
     'ValueError: too large'
     """
-    lines = [line.strip() for line in (traceback or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason was recorded"
+    return (traceback or "").strip().rpartition("\n")[2].strip() or "no reason was recorded"

@@ -1,8 +1,7 @@
 """What the report shows: groups of runs that differ in nothing but the seed, with the paper's values."""
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,13 +24,12 @@ METRICS = {
 class Estimate(NamedTuple):
     """A mean over seeds, and the standard deviation of a sample, which a single seed has not.
 
-    >>> str(Estimate(98.5, 0.25, 3)), str(Estimate(98.5, None, 1))
+    >>> str(Estimate(98.5, 0.25)), str(Estimate(98.5, None))
     ('98.50 ± 0.25', '98.50')
     """
 
     mean: float
     std: float | None
-    seeds: int
 
     def __str__(self) -> str:
         return joined(number(self.mean), number(self.std), by=" ± ")
@@ -45,6 +43,7 @@ class Group:
         scale: of the epochs: less than 1 if the runs were shortened.
         steps: at most so many in an epoch, if that was cut.
         note: what else tells it apart from others that look the same.
+        settings: of its runs, all but the seed.
         anchor: the identifier of its configuration inside the page.
         estimates, published: for each metric that is known, ours and the paper's.
 
@@ -64,6 +63,7 @@ class Group:
     scale: float = 1.0
     steps: int | None = None
     note: str = ""
+    settings: Record = field(default_factory=dict)
     anchor: str = ""
     records: tuple[Record, ...] = ()
     estimates: dict[str, Estimate] = field(default_factory=dict)
@@ -87,11 +87,14 @@ class Group:
         return METHODS[self.method].label if self.method in METHODS else self.method
 
     @property
+    def removed(self) -> str:
+        return f"{percent(self.sparsity)} removed" if self.sparsity else ""
+
+    @property
     def title(self) -> str:
         """The group in a line, without its setup."""
         strengths = f"a {strength(self.a_min)} to {strength(self.a_max)}" if any(self.strengths) else ""
-        removed = f"{percent(self.sparsity)} removed" if self.sparsity else ""
-        return joined(self.label, strengths, removed, self.note)
+        return joined(self.label, strengths, self.removed, self.note)
 
     @property
     def network_name(self) -> str:
@@ -137,29 +140,38 @@ def anchor(section: str, name: str) -> str:
     return re.sub(r"[^\w.-]", "-", f"{section}-{name}")
 
 
-Cells = dict[tuple[float | None, float | None], Group]
-"""Groups by ``(a_min, a_max)``."""
+def alike(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    """The items of each key, in the order in which they come.
 
-
-def grids(groups: Sequence[Group]) -> list[Cells]:
-    """The cells of each grid of strengths: one grid for each setup, method, target and length."""
-    alike: dict[object, list[Group]] = {}
-    for group in groups:
-        if group.strengths != (None, None):
-            alike.setdefault((group.setup, group.method, group.sparsity), []).append(group)
-    found = []
-    for same in alike.values():
-        only_published = {g.strengths: g for g in same if not g.records}
-        kinds: dict[object, Cells] = {}
-        for g in same:
-            if g.records:
-                kinds.setdefault((g.scale, g.steps, g.note), {})[g.strengths] = g
-        found += [only_published | cells for cells in kinds.values()] or [only_published]
+    >>> alike(["swd", "gmp", "soft"], key=len)
+    {3: ['swd', 'gmp'], 4: ['soft']}
+    """
+    found: dict[Any, list[Any]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 
-def axes_of(cells: Cells) -> tuple[list[float | None], list[float | None]]:
-    """The values of a_min and of a_max that occur, in order."""
-    ends = zip(*cells, strict=True)
-    lows, highs = (sorted(set(end), key=lambda a: -math.inf if a is None else a) for end in ends)
-    return lows, highs
+class Grid(NamedTuple):
+    """Groups by ``(a_min, a_max)``, one of them to name it by, and the values along both axes."""
+
+    cells: dict[tuple[float | None, float | None], Group]
+    first: Group
+    a_mins: list[float | None]
+    a_maxs: list[float | None]
+
+
+def grids(groups: Sequence[Group]) -> list[Grid]:
+    """The grids of strengths: one for each setup, method, target and length."""
+    found = []
+    strong = [group for group in groups if group.strengths != (None, None)]
+    for same in alike(strong, lambda group: (group.setup, group.method, group.sparsity)).values():
+        published = {group.strengths: group for group in same if not group.records}
+        ours = alike([g for g in same if g.records], lambda group: (group.scale, group.steps, group.note))
+        for kind in ours.values() or [[]]:
+            cells = published | {group.strengths: group for group in kind}
+            mins, maxs = (
+                sorted(set(axis), key=lambda a: -1.0 if a is None else a) for axis in zip(*cells, strict=True)
+            )
+            found.append(Grid(cells, (kind or same)[0], mins, maxs))
+    return found

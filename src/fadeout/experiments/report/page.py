@@ -1,34 +1,39 @@
-"""Pages that need nothing else: style, figures and the little script are inside."""
+"""The report as a page that needs nothing else, or as Markdown for a README; and all other templates."""
 
 import json
+import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fadeout._checks import extra
 from fadeout.experiments.report import formatting
-from fadeout.experiments.report.figures import FIGURES
-from fadeout.experiments.report.groups import anchor, marks
+from fadeout.experiments.report.groups import anchor, grids, marks
 from fadeout.experiments.report.records import Section
 from fadeout.experiments.report.statistics import group_runs
 from fadeout.experiments.report.styles import METHODS, OTHER
 from fadeout.experiments.report.tables import table
 
 with extra("experiments"):
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 _TEMPLATES = Environment(
     loader=PackageLoader("fadeout.experiments.report"),
-    autoescape=True,
+    autoescape=select_autoescape(["html"]),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.globals |= {"looks": METHODS | {"other": OTHER}, "count": formatting.count}
 
 
-def _settings(run: dict[str, Any]) -> str:
-    """All settings of a run but its seed."""
-    return json.dumps({k: v for k, v in run.items() if k != "seed"}, indent=2, ensure_ascii=False)
+def markdown_text(text: Any) -> str:
+    """Text that means nothing to Markdown.
+
+    >>> markdown_text("a|b <i>*c*</i>")
+    'a\\\\|b &lt;i&gt;\\\\*c\\\\*&lt;/i&gt;'
+    """
+    text = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)
 
 
 def _shown(value: Any) -> str:
@@ -37,40 +42,57 @@ def _shown(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+_TEMPLATES.globals |= {"looks": METHODS | {"other": OTHER}, "count": formatting.count, "table": table}
 _TEMPLATES.filters |= {
+    "json": partial(json.dumps, indent=2, ensure_ascii=False),
     "last_line": formatting.last_line,
-    "number": lambda value, digits=2: formatting.number(None if value == "" else value, digits),
+    "md": markdown_text,
+    "number": formatting.number,
     "percent": formatting.percent,
-    "settings": _settings,
     "shown": _shown,
+    "strength": formatting.strength,
     "thousands": lambda value: "" if value in (None, "") else f"{value:,}",
 }
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of the folder ``templates``; everything but ``Markup`` is escaped."""
+    """Fill a template of the folder ``templates``; in ``.html``, everything but ``Markup`` is escaped."""
     return _TEMPLATES.get_template(template).render(**values)
 
 
 def page(sections: Sequence[Section]) -> str:
-    """The report as HTML; the same sections give the same bytes.
+    """The report as HTML, style, figures and the little script inside; the same sections give the same bytes.
 
     Args:
         sections: the experiments, in the order in which they are shown.
     """
-    return render("experiments.html", sections=[_section(section) for section in sections])
+    from fadeout.experiments.report.figures import FIGURES  # here: Markdown needs no matplotlib
+
+    return render("experiments.html", sections=[_shown_of(section) for section in sections], figures=FIGURES)
 
 
-def _section(section: Section) -> dict[str, Any]:
-    groups, name = group_runs(section), anchor("experiment", section.name)
+def markdown(sections: Sequence[Section]) -> str:
+    """The report as Markdown: a heading and a table for each experiment, for a grid also its matrices.
+
+    Args:
+        sections: the experiments, in the order in which they are shown.
+    """
+    text = render("experiments.md", sections=[_shown_of(section) for section in sections])
+    return text.strip("\n") + "\n"
+
+
+def _shown_of(section: Section) -> dict[str, Any]:
+    """What the templates show of an experiment."""
+    groups = group_runs(section)
     return {
-        "id": name,
+        "id": anchor("experiment", section.name),
         "title": section.title,
+        "kind": section.kind,
         "runs": len(section.records),
         "marks": marks(groups),
-        "figures": FIGURES[section.kind](groups, name),
-        "table": table(groups),
         "groups": groups,
+        "grids": grids(groups) if section.kind == "grid" else [],
+        "listed": [group for group in groups if section.kind != "grid" or not any(group.strengths)],
         "several": len({group.setup for group in groups}) > 1,
         "failed": sum(len(group.failed) for group in groups),
     }

@@ -1,7 +1,7 @@
 """The records of runs, read from the files that a sweep leaves behind."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ Record = dict[str, Any]
 
 VERSION = 1
 KINDS = ("curve", "grid", "table")
-_COUNTS = ("parameters", "parameters_left", "operations", "operations_left")
-_NUMBERS = ("before", "removed", "after", "top5", "seconds", *_COUNTS)
-_SETTINGS = ("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale")
+_NUMBERS = (
+    *("before", "removed", "after", "top5", "seconds"),
+    *("parameters", "parameters_left", "operations", "operations_left"),
+    *("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale"),
+)
 _TEXTS = ("data", "model", "structure", "method")
 
 
@@ -54,40 +56,37 @@ def read(results: Path) -> dict[str, list[Record]]:
     ...     {name: len(records) for name, records in read(Path(folder)).items()}
     {'cora': 1}
     """
-    collected, single = _files(results)
     found: dict[str, dict[str, Record]] = {}
-    for path in collected:
-        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-            if line.strip():
-                _keep(found.setdefault(path.stem, {}), _parse(line, f"{path}, line {number}"))
-    for path in single:
-        record = _parse(path.read_bytes(), str(path))
-        # It may have failed when the experiment's file was written, and be done by now.
-        homes = [records for records in found.values() if record["hash"] in records]
-        for records in homes or [found.setdefault("runs", {})]:
-            _keep(records, record)
-    if not any(found.values()):
+    for name, source, text in _texts(results):
+        record = _parse(text, source)
+        # A single one may have failed when the experiment's file was written, and be done by now.
+        homes = [records for records in found.values() if not name and record["hash"] in records]
+        for records in homes or [found.setdefault(name or "runs", {})]:
+            old = records.setdefault(record["hash"], record)
+            if old["status"] == "failed" or record["status"] == "done":
+                records[record["hash"]] = record
+    if not found:
         raise ValueError(
             f"no results in {results}: looked for records in *.jsonl and */result.json; "
             "give the folder that the experiments were told to write to"
         )
-    return {name: list(records.values()) for name, records in found.items() if records}
+    return {name: list(records.values()) for name, records in found.items()}
 
 
-def _files(results: Path) -> tuple[list[Path], list[Path]]:
-    """Files with a record in each line, and files with one record."""
-    if results.is_dir():
-        single = [*results.glob("result.json"), *results.glob("*/result.json")]
-        return sorted(results.glob("*.jsonl")), sorted(single)
-    if not results.is_file():
+def _texts(results: Path) -> Iterator[tuple[str, str, bytes]]:
+    """For each record the experiment, if its file says it, where it is from, and its text."""
+    if not results.exists():
         raise ValueError(f"no results in {results}: there is no such file or folder")
-    return ([], [results]) if results.suffix == ".json" else ([results], [])
-
-
-def _keep(records: dict[str, Record], record: Record) -> None:
-    old = records.get(record["hash"])
-    if old is None or old["status"] == "failed" or record["status"] == "done":
-        records[record["hash"]] = record
+    inside = [
+        path for name in ("*.jsonl", "result.json", "*/result.json") for path in sorted(results.glob(name))
+    ]
+    for path in inside if results.is_dir() else [results]:
+        if path.suffix == ".json":
+            yield "", str(path), path.read_bytes()
+        else:
+            for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+                if line.strip():
+                    yield path.stem, f"{path}, line {number}", line
 
 
 def _parse(text: bytes, source: str) -> Record:
@@ -115,13 +114,7 @@ def _wrong(record: Record) -> str:
         return f'its "status" is {status!r}, not "done" or "failed"'
     if status == "done" and record.get("after") is None:
         return 'it is done, but has no accuracy "after"'
-    return ", ".join(
-        f'"{name}" is {part[name]!r}'
-        for part, names, kinds in (
-            (record, _NUMBERS, (int, float)),
-            (run, _TEXTS, str),
-            (run, _SETTINGS, (int, float)),
-        )
-        for name in names
-        if part.get(name) is not None and not isinstance(part[name], kinds)
-    )
+    values = run | record
+    numbers = (name for name in _NUMBERS if not isinstance(values.get(name), (int, float, type(None))))
+    texts = (name for name in _TEXTS if not isinstance(values.get(name), (str, type(None))))
+    return ", ".join(f'"{name}" is {values[name]!r}' for name in (*numbers, *texts))

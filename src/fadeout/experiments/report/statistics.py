@@ -3,16 +3,16 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
-from fadeout._checks import extra
+import numpy as np
+
+from fadeout.experiments.paper import same
 from fadeout.experiments.report.formatting import joined
-from fadeout.experiments.report.groups import METRICS, Estimate, Group, anchor
+from fadeout.experiments.report.groups import METRICS, Estimate, Group, alike, anchor
 from fadeout.experiments.report.records import Record, Section
 from fadeout.experiments.report.styles import METHODS
-
-with extra("experiments"):
-    import pandas as pd
 
 FIELDS = ("data", "network", "width", "structure", "method", "sparsity", "a_min", "a_max")
 """What a group and a published value are compared by."""
@@ -23,30 +23,25 @@ _WITHOUT_STRENGTHS = ("dense", "one_shot", "han", "liu", "rewinding", "gmp", "au
 
 def group_runs(section: Section) -> list[Group]:
     """The groups of a section's runs, and of the paper's values that no run has, in the order of a table."""
-    ours = list(_estimates(section)) if section.records else []
-    return sorted(_beside_the_paper(ours, section.published), key=_order)
+    ours = list(_estimates(section))
+    return sorted([*ours, *_add_published(ours, section.published)], key=_order)
 
 
 def _estimates(section: Section) -> Iterator[Group]:
-    records = sorted(section.records, key=_seed)
-    runs = [{k: v for k, v in record["run"].items() if k != "seed"} for record in records]
-    frame = pd.DataFrame([_metrics(record) for record in records], columns=list(METRICS), dtype=float)
-    alike = frame.groupby(pd.Series([repr(sorted(run.items())) for run in runs]), sort=False)
-    statistics = alike.agg(["mean", "std", "count"]).replace(math.inf, math.nan)
-    notes = _notes(runs)
-    for key, members in alike.groups.items():
-        first = members[0]
-        known = [(metric, *statistics.loc[key, metric]) for metric in METRICS]
-        yield Group(
-            *_identity(runs[first]),
-            note=notes[first],
-            anchor=anchor(section.name, records[first]["hash"]),
-            records=tuple(records[i] for i in members),
-            estimates={
-                metric: Estimate(mean, std if seeds > 1 else None, int(seeds))
-                for metric, mean, std, seeds in known
-                if seeds
-            },
+    records = alike(
+        sorted(section.records, key=_seed), lambda record: repr(sorted(_settings(record).items()))
+    )
+    runs = [_settings(members[0]) for members in records.values()]
+    for members, run, note in zip(records.values(), runs, _notes(runs), strict=True):
+        found = [_metrics(record) for record in members if record["status"] == "done"]
+        values = {metric: [one[metric] for one in found if one[metric] is not None] for metric in METRICS}
+        yield replace(
+            _identity(run),
+            note=note,
+            settings=run,
+            anchor=anchor(section.name, members[0]["hash"]),
+            records=tuple(members),
+            estimates={metric: _estimate(numbers) for metric, numbers in values.items() if numbers},
         )
 
 
@@ -55,10 +50,18 @@ def _seed(record: Record) -> tuple[float, str]:
     return (seed if isinstance(seed, (int, float)) else -1, record["hash"])
 
 
-def _metrics(record: Record) -> dict[str, float | None]:
-    """What a run that is done has come to. What is not finite is infinite here: nan is what is not known."""
-    if record["status"] == "failed":
-        return {}
+def _settings(record: Record) -> Record:
+    return {name: value for name, value in record["run"].items() if name != "seed"}
+
+
+def _estimate(values: list[float]) -> Estimate:
+    if not np.isfinite(values).all():
+        values = [math.nan] * len(values)
+    return Estimate(fmean(values), float(np.std(values, ddof=1)) if values[1:] else None)
+
+
+def _metrics(record: Record) -> dict[str, Any]:
+    """What a run that is done has come to."""
     run, before, seconds = record["run"], record.get("before"), record.get("seconds")
     epochs = (run.get("epochs") or 0) * (run.get("epochs_scale") or 1.0)
     if run.get("steps") is not None:
@@ -73,41 +76,33 @@ def _metrics(record: Record) -> dict[str, float | None]:
     for part in ("operations", "parameters"):
         total, left = record.get(part), record.get(f"{part}_left")
         values[part] = None if not total or left is None else 100 * left / total
-    return {k: math.inf if v is not None and not math.isfinite(v) else v for k, v in values.items()}
+    return values
 
 
-def _identity(run: Record) -> tuple[Any, ...]:
-    """The first fields of a run's group."""
+def _identity(run: Record) -> Group:
+    """The group of a run, by what a table shows of it."""
     method = str(run.get("method"))
-    strengths = (None, None) if method in _WITHOUT_STRENGTHS else (run.get("a_min"), run.get("a_max"))
+    setup = (run.get("data"), run.get("model"), run.get("width"), run.get("structure"))
     sparsity = 0.0 if method == "dense" else run.get("sparsity") or 0.0
-    setup = (run.get(name) for name in ("data", "model", "width", "structure"))
-    return (*setup, method, sparsity, *strengths, run.get("epochs_scale") or 1.0, run.get("steps"))
+    strengths = (None, None) if method in _WITHOUT_STRENGTHS else (run.get("a_min"), run.get("a_max"))
+    return Group(*setup, method, sparsity, *strengths, run.get("epochs_scale") or 1.0, run.get("steps"))
 
 
-def _notes(runs: list[Record]) -> list[str]:
+def _notes(runs: Sequence[Record]) -> Iterator[str]:
     """For each run, the settings that tell it apart from another that looks the same in a table.
 
     They are named for all runs of a method, so that a curve keeps one name along its points.
     """
-    settings = pd.DataFrame([{k: repr(v) for k, v in run.items()} for run in runs]).fillna("None")
-    methods, alike = [str(run.get("method")) for run in runs], [repr(_identity(run)) for run in runs]
-    differ = settings.groupby([methods, alike]).nunique().gt(1).groupby(level=0).any()
-    telling = {
-        method: sorted(str(name) for name, differs in row.items() if differs)
-        for method, row in differ.iterrows()
-    }
-    return [
-        joined(
-            *(f"{k} {_plain(run.get(k))}" for k in telling.get(method, []) if k != "validation"),
-            "tested on held-out training data" if run.get("validation") else "",
-        )
-        for run, method in zip(runs, methods, strict=True)
-    ]
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    telling = set()
+    for members in alike(runs, lambda run: repr(_identity(run))).values():
+        for name in {name for run in members for name in run} - {"validation"}:
+            if len({repr(run.get(name)) for run in members}) > 1:
+                telling.add((str(members[0].get("method")), name))
+    for run in runs:
+        names = sorted(name for method, name in telling if method == str(run.get("method")))
+        values = (f"{run[n]:g}" if isinstance(run.get(n), float) else str(run.get(n)) for n in names)
+        settings = (" ".join(pair) for pair in zip(names, values, strict=True))
+        yield joined(*settings, "tested on held-out training data" if run.get("validation") else "")
 
 
 def _order(group: Group) -> tuple[Any, ...]:
@@ -118,26 +113,22 @@ def _order(group: Group) -> tuple[Any, ...]:
     return (*names, group.width or 0, group.sparsity, *method)
 
 
-def _beside_the_paper(ours: list[Group], published: Sequence[Any]) -> list[Group]:
-    """Our groups with the paper's values for them, and groups of the values that none of ours has."""
-    result, used = [], set()
+def _add_published(ours: Sequence[Group], published: Sequence[Any]) -> list[Group]:
+    """Give our groups the paper's values that fit them best, and return groups of those that fit none."""
+    used: set[Any] = set()
     for group in ours:
-        best: dict[str, tuple[float, float | None]] = {}
-        for i, value in enumerate(published):
-            fit = _fit(group, value, FIELDS)
-            if fit:
-                used.add(i)
-            if fit > best.get(value.metric, (0, None))[0]:
-                best[value.metric] = fit, value.value
-        result.append(replace(group, published={metric: value for metric, (_, value) in best.items()}))
-    alone: dict[tuple[Any, ...], dict[str, float | None]] = {}
-    for i, value in enumerate(published):
-        if i not in used:
+        fits = {value: fit for value in published if (fit := _fit(group, value, FIELDS))}
+        for value in sorted(fits, key=fits.__getitem__, reverse=True):
+            group.published.setdefault(value.metric, value.value)
+        used |= fits.keys()
+    alone: dict[tuple[Any, ...], Group] = {}
+    for value in published:
+        if value not in used:
             said = [None if x == "none" else x for x in (getattr(value, name) for name in FIELDS)]
-            setup = next((g.setup for g in ours if _fit(g, value, FIELDS[:4])), said[:4])
-            key = (*setup, value.method, value.sparsity or 0.0, *said[6:])
-            alone.setdefault(key, {}).setdefault(value.metric, value.value)
-    return result + [Group(*key, published=values) for key, values in alone.items()]
+            setup = next((group.setup for group in ours if _fit(group, value, FIELDS[:4])), said[:4])
+            key: list[Any] = [*setup, value.method, value.sparsity or 0.0, *said[6:]]
+            alone.setdefault(tuple(key), Group(*key)).published.setdefault(value.metric, value.value)
+    return list(alone.values())
 
 
 def _fit(group: Group, value: Any, names: Sequence[str]) -> float:
@@ -145,14 +136,6 @@ def _fit(group: Group, value: Any, names: Sequence[str]) -> float:
 
     A field that is None says nothing. A table is more exact than the figure that was drawn from it.
     """
-    pairs = [(getattr(value, name), getattr(group, name)) for name in names]
-    said = [(theirs, ours) for theirs, ours in pairs if theirs not in (None, "none")]
-    if not all(_equal(theirs, ours) for theirs, ours in said):
-        return 0
-    return 1 + len(said) + 0.5 * value.source.startswith("Table")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12)
-    return one == other
+    said = [name for name in names if getattr(value, name) not in (None, "none")]
+    fits = all(same(getattr(value, name), getattr(group, name)) for name in said)
+    return fits * (1 + len(said) + 0.5 * value.source.startswith("Table"))

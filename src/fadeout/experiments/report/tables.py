@@ -1,11 +1,9 @@
-"""The tables of an experiment, for all formats: columns that say something, and cells that can be sorted."""
+"""The table of an experiment, for all formats: columns that say something, and cells that can be sorted."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from fadeout.experiments.report.formatting import number, percent, printed_name, signed, strength
+from fadeout.experiments.report.formatting import number, percent, printed_name, strength
 from fadeout.experiments.report.groups import METRICS, Group
 
 
@@ -17,72 +15,56 @@ class Cell(NamedTuple):
     mark: str = ""
 
 
-@dataclass(frozen=True)
-class Table:
-    """Columns, and a row of cells for each group; the first cell is the method's."""
+def table(groups: Sequence[Group]) -> dict[str, list[Cell]]:
+    """The columns by their titles, with a cell for each group; the first column is the method's.
 
-    columns: list[str]
-    rows: list[list[Cell]]
-
-
-def table(groups: Sequence[Group]) -> Table:
-    """All groups, a row for each; columns in which nothing stands, or always the same, are left out."""
-    columns = {title: [cell(group) for group in groups] for title, cell in _columns(groups).items()}
-    texts = {title: {cell.text for cell in cells} for title, cells in columns.items()}
-    for title in columns.copy():
-        constant = title in ("network", "data", "structure", "settings") and len(texts[title]) == 1
-        if constant or not any(texts[title]):
-            del columns[title]
-    left = METRICS["parameters"]
-    if f"{left}, paper" not in columns and all(map(_as_asked, groups)):
-        columns.pop(left, None)  # the column of targets says it already
-    return Table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
-
-
-def _columns(groups: Sequence[Group]) -> dict[str, Callable[[Group], Cell]]:
+    Columns in which nothing stands, or always the same, are left out.
+    """
     published = dict.fromkeys(metric for group in groups for metric in group.published)
-    # Top-5 of ten classes, the operations of single weights and seconds say little, unless the paper has them
-    hidden = {"top5", "operations", "seconds"} - published.keys()
-    if any(group.data == "imagenet" for group in groups):
-        hidden -= {"top5"}
-    if any(group.structure == "channels" for group in groups):
-        hidden -= {"operations"}
-    columns: dict[str, Callable[[Group], Cell]] = {
-        "method": lambda group: _text(group.label),
-        "network": lambda group: _text(group.network_name),
-        "data": lambda group: _text(printed_name(group.data)),
-        "structure": lambda group: _text(group.structure or ""),
-        "settings": lambda group: _text(group.note),
-        "removed": lambda group: Cell(percent(group.sparsity), group.sparsity),
-        "a_min": lambda group: Cell(strength(group.a_min), group.a_min),
-        "a_max": lambda group: Cell(strength(group.a_max), group.a_max),
-        "seeds": _seeds,
+    telling = {  # what says little elsewhere, unless the paper has it
+        "top5": any(group.data == "imagenet" for group in groups),
+        "operations": any(group.structure == "channels" for group in groups),
+        "parameters": not all(map(_as_asked, groups)),  # or the column of targets says it already
+        "seconds": False,
     }
-    for metric, title in METRICS.items():
-        if metric not in hidden:
-            columns[title] = partial(_ours, metric=metric)
-            columns[f"{title}, paper"] = partial(_paper, metric=metric)
-            columns[f"{title}, difference"] = partial(_difference, metric=metric)
-    others = [metric for metric in published if metric not in METRICS]
-    return columns | {f"{m.replace('_', ' ')}, paper": partial(_paper, metric=m) for m in others}
+    metrics = [m for m in METRICS | published if m in published or telling.get(m, True)]
+    rows = [_row(group, metrics) for group in groups]
+    columns = {title: [row[title] for row in rows] for row in rows[:1] for title in row}
+    texts = {title: {cell.text for cell in cells} for title, cells in columns.items()}
+    constant = {
+        title for title in ("network", "data", "structure", "settings") if len(texts.get(title, ())) == 1
+    }
+    return {title: columns[title] for title in columns if any(texts[title]) and title not in constant}
 
 
 def _as_asked(group: Group) -> bool:
     """Whether exactly the target is gone."""
-    pairs = [(record.get("parameters"), record.get("parameters_left")) for record in group.done]
-    return all(
-        total is None or left is None or abs(left - (1 - group.sparsity) * total) <= 1
-        for total, left in pairs
-    )
+    known = [r for r in group.done if None not in (r.get("parameters"), r.get("parameters_left"))]
+    return all(abs(r["parameters_left"] - (1 - group.sparsity) * r["parameters"]) <= 1 for r in known)
 
 
-def _text(text: str) -> Cell:
-    return Cell(text, text or None)
-
-
-def _seeds(group: Group) -> Cell:
+def _row(group: Group, metrics: Sequence[str]) -> dict[str, Cell]:
+    words = {
+        "method": group.label,
+        "network": group.network_name,
+        "data": printed_name(group.data),
+        "structure": group.structure or "",
+        "settings": group.note,
+    }
+    row = {title: Cell(text, text or None) for title, text in words.items()}
+    row["removed"] = Cell(percent(group.sparsity), group.sparsity)
+    row["a_min"] = Cell(strength(group.a_min), group.a_min)
+    row["a_max"] = Cell(strength(group.a_max), group.a_max)
     done, failed = len(group.done), len(group.failed)
-    return Cell(f"{done}, {failed} failed", done, "fell") if failed else Cell(str(done), done)
+    row["seeds"] = Cell(f"{done}, {failed} failed", done, "fell") if failed else Cell(str(done), done)
+    for metric in metrics:
+        title = METRICS.get(metric, metric.replace("_", " "))
+        row[title] = _ours(group, metric)
+        theirs, absent = group.published.get(metric), "none" if metric in group.published else ""
+        row[f"{title}, paper"] = Cell(number(theirs) or absent, theirs)
+        less = group.difference(metric)
+        row[f"{title}, difference"] = Cell(number(less, signed=True), less, "muted" if group.mark else "")
+    return row
 
 
 def _ours(group: Group, metric: str) -> Cell:
@@ -93,15 +75,3 @@ def _ours(group: Group, metric: str) -> Cell:
         return Cell(f"{estimate.mean:.3g}", estimate.mean)
     fell = metric == "change" and estimate.mean < -1
     return Cell(str(estimate), estimate.mean, "fell" if fell else "ours" if metric == "after" else "")
-
-
-def _paper(group: Group, metric: str) -> Cell:
-    if metric not in group.published:
-        return Cell()
-    value = group.published[metric]
-    return Cell("none" if value is None else number(value), value)
-
-
-def _difference(group: Group, metric: str) -> Cell:
-    value = group.difference(metric)
-    return Cell(signed(value), value, "muted" if group.mark else "")

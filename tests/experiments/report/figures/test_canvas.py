@@ -30,10 +30,10 @@ def test_an_svg_has_roles_for_colours_and_links_inside_the_page():
 
 def test_bars_end_at_the_limit():
     estimates = [
-        Estimate(99.8, 0.5, 3),
-        Estimate(50.0, 1.0, 3),
-        Estimate(1.0, None, 1),
-        Estimate(1, math.nan, 2),
+        Estimate(99.8, 0.5),
+        Estimate(50.0, 1.0),
+        Estimate(1.0, None),
+        Estimate(1, math.nan),
     ]
     below, above = spread(estimates)
     assert below == [0.5, 1.0, 0.0, 0.0]

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
-from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fadeout._checks import extra
 from fadeout.experiments.report.formatting import count, joined
-from fadeout.experiments.report.groups import Estimate, Group, marks
+from fadeout.experiments.report.groups import Estimate, Group, alike, marks
 from fadeout.experiments.report.styles import COLOURS, STYLE, Look
 
 with extra("experiments"):
@@ -24,8 +23,6 @@ with extra("experiments"):
 
 Numbers = Sequence[float]
 Groups = Sequence[Group]
-BARS: dict[str, Any] = {"fmt": "none", "elinewidth": 1.2, "capsize": 2.5}
-"""For ``axes.errorbar``."""
 _HIGH = 95.0  # above, accuracies are stretched
 
 
@@ -40,12 +37,11 @@ class Plot(NamedTuple):
 def plot_setups(groups: Groups, draw: Callable[..., None], height: Callable, salt: str) -> list[Plot]:
     """A figure for each setup of which a run is done, as high as ``height`` of its groups."""
     plots = []
-    for number, (_, same) in enumerate(groupby(groups, lambda group: group.setup)):
-        here = list(same)
+    for number, here in enumerate(alike(groups, lambda group: group.setup).values()):
         if any(group.done for group in here):
-            name = f"{salt}-{number}"
-            svg = draw_svg((4.5, height(here)), partial(draw, groups=here), here[0].where, here, name)
-            plots.append(Plot(here[0].where, marks(here), svg))
+            where, size = here[0].where, (4.5, height(here))
+            svg = draw_svg(size, partial(draw, groups=here), where, here, f"{salt}-{number}")
+            plots.append(Plot(where, marks(here), svg))
     return plots
 
 
@@ -72,11 +68,9 @@ def draw_svg(
         figure = Figure(figsize=size)
         draw(figure.subplots())
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    svg = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL)
-    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r"<svg \1>", svg, count=1)
-    if label:
-        svg = svg.replace("<svg ", f'<svg role="group" aria-label="{escape(label)}" ', 1)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    start, view, rest = re.split(r'(viewBox="[^"]*")[^>]*', file.getvalue(), maxsplit=1)
+    start = f'<svg role="group" aria-label="{escape(label)}" ' if label else "<svg "
+    svg = start + view + re.sub(r'<metadata>.*?</metadata>|(?<=<g) id="[^"]*"', "", rest, flags=re.DOTALL)
     for role, colour in colours.items():
         svg = svg.replace(colour, f"var(--{role})")
     for group in groups:
@@ -109,13 +103,6 @@ def spread(estimates: Sequence[Estimate], limit: float = 100.0) -> list[list[flo
     return [below, [min(std, max(limit - e.mean, 0.0)) for std, e in zip(below, estimates, strict=True)]]
 
 
-def plain_axes(axes: Axes) -> None:
-    """Without ticks and the line at the left; the grid is behind the points."""
-    axes.tick_params(length=0)
-    axes.set_axisbelow(True)
-    axes.spines["left"].set_visible(False)
-
-
 def accuracy_axis(axes: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
     """An axis of accuracies: stretched near the top if they come there."""
     known = [value for value in values if math.isfinite(value)] or [100.0]
@@ -130,7 +117,8 @@ def accuracy_axis(axes: Axes, values: Sequence[float], axis: Literal["x", "y"]) 
         margin = max(1.0, 0.06 * (high - low))
         low, high = max(0.0, low - margin), high + margin
     axes.set(**{f"{axis}lim": (low, high)})
-    axes.grid(axis=axis, color=COLOURS["rule"], linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.grid(axis=axis)
 
 
 def stretched(accuracy):

@@ -8,13 +8,14 @@ from fadeout._checks import extra
 from fadeout.experiments.report.figures import canvas
 from fadeout.experiments.report.figures.canvas import Plot, points
 from fadeout.experiments.report.formatting import joined, strength
-from fadeout.experiments.report.groups import Group
+from fadeout.experiments.report.groups import Group, alike
 from fadeout.experiments.report.styles import COLOURS, METHODS, OTHER, Look
 
 with extra("experiments"):
     from matplotlib.axes import Axes
 
 _DASHES = (0, (4, 2.5))
+_PAPER: dict[str, Any] = {"linewidth": 1.2, "linestyle": _DASHES, "zorder": 2}
 _ROOM = 1.3  # before the first point, for the mark of the dense network
 _TICKS = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 _ORDER = ("auto", "swd", "gmp", "han", "liu", "rewinding", "one_shot", "plain_decay", "growing_decay", "soft")
@@ -28,16 +29,15 @@ def curves(groups: Sequence[Group], salt: str) -> list[Plot]:
 
 def lines(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """The points of each line by the line's name: a method, and what tells it apart from its likes."""
-    pairs = {(group.method, group.strengths) for group in groups}
-    methods = [method for method, _ in pairs]
+    methods = [method for method, _ in {(group.method, group.strengths) for group in groups}]
     mixed = len({group.mark for group in groups if group.records}) > 1
-    named: dict[str, list[Group]] = {}
-    for group in groups:
+
+    def name(group: Group) -> str:
         several = methods.count(group.method) > 1 and any(group.strengths)
         strengths = f"{strength(group.a_min)} to {strength(group.a_max)}" if several else ""
-        name = joined(group.label, strengths, group.note, group.mark if mixed else "")
-        named.setdefault(name, []).append(group)
-    return named
+        return joined(group.label, strengths, group.note, group.mark if mixed else "")
+
+    return alike(groups, name)
 
 
 def looks(named: Mapping[str, Sequence[Group]]) -> list[Look]:
@@ -50,7 +50,9 @@ def looks(named: Mapping[str, Sequence[Group]]) -> list[Look]:
 def _draw_curves(axes: Axes, groups: list[Group]) -> None:
     pruned = [group for group in groups if group.sparsity]
     left = [100 * (1 - group.sparsity) for group in pruned] or [100.0]
-    _draw_levels(axes, [group for group in groups if not group.sparsity], max(left) * _ROOM)
+    for name, dense in lines([group for group in groups if not group.sparsity]).items():
+        for group in dense:
+            _draw_level(axes, name, group, max(left) * _ROOM)
     named = lines(pruned)
     for (name, line), look in zip(named.items(), looks(named), strict=True):
         _draw_line(axes, name, line, look)
@@ -62,26 +64,23 @@ def _draw_curves(axes: Axes, groups: list[Group]) -> None:
     ticks = [x for x in _TICKS if min(left) * 0.999 <= x <= max(left) * 1.001] or left[:1]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
-    canvas.plain_axes(axes)
-    axes.set_xlabel("weights left, %")
-    axes.set_ylabel("accuracy after removal, %")
+    axes.set(xlabel="weights left, %", ylabel="accuracy after removal, %")
     handles, labels = axes.get_legend_handles_labels()
     figure = axes.get_figure()
     if handles and figure is not None:
         longest = max(map(len, labels))
         columns = 3 if longest < 15 else 2 if longest < 26 else 1
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
     """A method over its targets: ours, and the paper's, which is named where there is none of ours."""
-    colour = look.light
-    key: dict[str, Any] = {"color": colour, "marker": look.marker}
+    key: dict[str, Any] = {"color": look.light, "marker": look.marker}
     ours = [group for group in groups if "after" in group.estimates]
     theirs = {group.sparsity: group for group in groups if group.published.get("after") is not None}
     x = [100 * (1 - sparsity) for sparsity in theirs]
     y = [group.published["after"] or 0.0 for group in theirs.values()]
-    axes.plot(x, y, color=colour, linewidth=1.2, linestyle=_DASHES, zorder=2)
+    axes.plot(x, y, color=look.light, **_PAPER)
     if not ours:
         axes.plot([], [], **key, linestyle=_DASHES, markerfacecolor="none", label=f"{name}, paper")
     points(axes, x, y, look, list(theirs.values()), hollow=True, zorder=3)
@@ -89,24 +88,19 @@ def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
         front = 5 if groups[0].method == "auto" else 4
         estimates = [group.estimates["after"] for group in ours]
         x, y = [100 * (1 - group.sparsity) for group in ours], [estimate.mean for estimate in estimates]
-        axes.errorbar(x, y, canvas.spread(estimates), ecolor=colour, zorder=front, **canvas.BARS)
-        axes.plot(x, y, color=colour, linewidth=1.8, zorder=front)
+        bars = canvas.spread(estimates)
+        axes.errorbar(x, y, bars, fmt="none", elinewidth=1.2, ecolor=look.light, zorder=front)
+        axes.plot(x, y, color=look.light, linewidth=1.8, zorder=front)
         axes.plot([], [], **key, linewidth=1.8, markeredgecolor=COLOURS["paper"], label=name)
         points(axes, x, y, look, ours, zorder=front + 1)
 
 
-def _draw_levels(axes: Axes, dense: list[Group], x: float) -> None:
-    """Networks of which nothing was removed: a line across, with a mark at its beginning."""
-    look, colour = METHODS["dense"], METHODS["dense"].light
-    for name, same in lines(dense).items():
-        for group in same:
-            estimate, theirs = group.estimates.get("after"), group.published.get("after")
-            if theirs is not None:
-                label = "" if estimate else f"{name}, paper"
-                axes.axhline(
-                    theirs, color=look.light, linewidth=1.2, linestyle=_DASHES, label=label, zorder=2
-                )
-                points(axes, [x], [theirs], look, [group], hollow=True, zorder=3)
-            if estimate:
-                axes.axhline(estimate.mean, color=colour, linewidth=1.4, label=name, zorder=3)
-                points(axes, [x], [estimate.mean], look, [group], zorder=4)
+def _draw_level(axes: Axes, name: str, group: Group, x: float) -> None:
+    """A network of which nothing was removed: a line across, with a mark at its beginning."""
+    look, ours, theirs = METHODS["dense"], group.estimates.get("after"), group.published.get("after")
+    if theirs is not None:
+        axes.axhline(theirs, color=look.light, label="" if ours else f"{name}, paper", **_PAPER)
+        points(axes, [x], [theirs], look, [group], hollow=True, zorder=3)
+    if ours:
+        axes.axhline(ours.mean, color=look.light, linewidth=1.4, label=name, zorder=3)
+        points(axes, [x], [ours.mean], look, [group], zorder=4)

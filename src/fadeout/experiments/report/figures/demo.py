@@ -12,8 +12,8 @@ from torch import Tensor
 from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.experiments.report import styles
-from fadeout.experiments.report.figures.canvas import compressed, draw_svg, plain_axes, stretched
-from fadeout.experiments.report.formatting import percent, power
+from fadeout.experiments.report.figures.canvas import compressed, draw_svg, stretched
+from fadeout.experiments.report.formatting import percent, strength
 
 with extra("experiments"):
     from markupsafe import Markup
@@ -58,18 +58,13 @@ class Fading:
         """From all weights at the start and after each epoch, and which of them are left in the end."""
         edges = np.arange(LOWEST, HIGHEST + WIDTH / 2, WIDTH)
 
-        def counts(weights: np.ndarray) -> list[int]:
-            sizes = np.log10(np.maximum(np.abs(weights), 10.0**LOWEST))
-            return np.histogram(np.clip(sizes, LOWEST, HIGHEST), edges)[0].tolist()
+        def counts(left: Tensor) -> list[list[int]]:
+            sizes = [
+                np.log10(np.maximum(snapshot[left].abs().numpy(), 10.0**LOWEST)) for snapshot in snapshots
+            ]
+            return [np.histogram(np.clip(size, LOWEST, HIGHEST), edges)[0].tolist() for size in sizes]
 
-        left = stays.numpy()
-        arrays = [snapshot.numpy() for snapshot in snapshots]
-        return cls(
-            sparsity,
-            (edges[:-1] + WIDTH / 2).tolist(),
-            [counts(weights[left]) for weights in arrays],
-            [counts(weights[~left]) for weights in arrays],
-        )
+        return cls(sparsity, (edges[:-1] + WIDTH / 2).tolist(), counts(stays), counts(~stays))
 
 
 def write_figure(folder: Path, outcomes: Sequence[Any], fading: Fading) -> None:
@@ -79,16 +74,15 @@ def write_figure(folder: Path, outcomes: Sequence[Any], fading: Fading) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.1), gridspec_kw={"wspace": 0.06})
         draw_accuracies(left, outcomes)
         draw_fading(right, fading)
-        write_atomically(folder / "figure.png", lambda path: figure.savefig(path, format="png", dpi=160))
-        write_atomically(
-            folder / "figure.svg", lambda path: figure.savefig(path, format="svg", metadata={"Date": None})
-        )
+        for format, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+            save = partial(figure.savefig, format=format, **options)
+            write_atomically(folder / f"figure.{format}", save)
 
 
 def panels(outcomes: Sequence[Any], fading: Fading) -> tuple[Markup, Markup]:
     """Each panel as an SVG to put into a page, which says what the colours of the roles are."""
-    accuracies = draw_svg((4.5, 4.3), partial(draw_accuracies, outcomes=outcomes), colours=COLOURS)
-    return accuracies, draw_svg((4.5, 4.3), partial(draw_fading, fading=fading), colours=COLOURS)
+    draw = partial(draw_svg, (4.5, 4.3), colours=COLOURS)
+    return draw(partial(draw_accuracies, outcomes=outcomes)), draw(partial(draw_fading, fading=fading))
 
 
 def draw_accuracies(axes: Axes, outcomes: Sequence[Any]) -> None:
@@ -104,42 +98,28 @@ def draw_accuracies(axes: Axes, outcomes: Sequence[Any]) -> None:
     ends = {"dense": dense.final}
     for method, marker in _MARKERS.items():
         points = sorted((o for o in outcomes if o.method == method), key=lambda o: o.sparsity)
-        axes.plot(
-            [1 - o.sparsity for o in points],
-            [o.final for o in points],
-            color=COLOURS[method],
-            marker=marker,
-            markersize=6.5,
-            markeredgecolor=COLOURS["paper"],
-            linewidth=2,
-            clip_on=False,
-            zorder=3 if method == "fadeout" else 2,
-        )
-        ends[method] = points[-1].final
+        x, y = [1 - o.sparsity for o in points], [o.final for o in points]
+        (line,) = axes.plot(x, y, color=COLOURS[method], marker=marker, linewidth=2, clip_on=False)
+        line.set(markersize=6.5, markeredgecolor=COLOURS["paper"], zorder=3 if method == "fadeout" else 2)
+        ends[method] = y[-1]
     axes.set_xscale("log")
     left = sorted({1 - o.sparsity for o in outcomes if o.sparsity})
-    axes.set_xlim(left[-1] * 1.08, left[0] / 1.08)
-    axes.set_xticks(left, [f"{100 * x:.3g} %" for x in left])
     lowest = min(80.0, min(o.final for o in outcomes) - 3)
-    axes.set_ylim(lowest, _TOP)
+    axes.set(xlim=(left[-1] * 1.08, left[0] / 1.08), ylim=(lowest, _TOP))
+    axes.set_xticks(left, [f"{100 * x:.3g} %" for x in left])
     axes.set_yticks([y for y in (20, 50, 80, 90, 95, 97, 98, 99) if y > lowest])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:.0f} %")
-    axes.grid(axis="y", color=COLOURS["rule"], linewidth=0.8)
-    plain_axes(axes)
-    axes.set_xlabel("weights left")
-    axes.set_title("Test accuracy of the finished network")
-    for name, y in _apart(ends, 0.055 * float(stretched(_TOP) - stretched(lowest))).items():
-        axes.annotate(
-            name,
-            (left[0], y),
-            (12, 0),
-            textcoords="offset points",
-            va="center",
-            color=COLOURS.get(name, COLOURS["soft"]),
-            weight="bold" if name == "fadeout" else "normal",
-            annotation_clip=False,
-        )
+    axes.set_axisbelow(True)
+    axes.grid(axis="y")
+    axes.set(xlabel="weights left", title="Test accuracy of the finished network")
+    gap, y = 0.055 * float(stretched(_TOP) - stretched(lowest)), -np.inf
+    for name, final in sorted(ends.items(), key=lambda item: item[1]):
+        y = max(stretched(final), y + gap)  # up until no label covers another
+        weight = "bold" if name == "fadeout" else "normal"
+        end = (left[0], compressed(y))
+        label = axes.annotate(name, end, (12, 0), textcoords="offset points", weight=weight)
+        label.set(va="center", color=COLOURS.get(name, COLOURS["soft"]), annotation_clip=False)
 
 
 def draw_fading(axes: Axes, fading: Fading) -> None:
@@ -158,33 +138,13 @@ def draw_fading(axes: Axes, fading: Fading) -> None:
             axes.fill_between(x, base, base + height, color=colour, alpha=0.8, linewidth=0, zorder=order)
             axes.plot(x, base + height, color=COLOURS["paper"], linewidth=0.9, zorder=order)
         axes.barh(base + 0.29, -_PILE * gone[number], 0.58, LOWEST - 0.4, color=COLOURS["goes"], zorder=2)
-    last, removed = 1 - len(rows), percent(fading.sparsity)
-    for at, text, side, colour in (
-        (LOWEST - 0.2, f"{removed} have faded away", "left", COLOURS["soft"]),
-        (
-            x[np.argmax(stays[-1] > 0)] - 0.3,
-            f"{percent(1 - fading.sparsity)} stay",
-            "right",
-            COLOURS["fadeout"],
-        ),
-    ):
-        axes.text(at, last + 0.27, text, ha=side, va="center", color=colour, fontsize=9)
-    axes.set_xlim(LOWEST - 0.4 - 1.05 * _PILE, 0.4)
-    axes.set_ylim(last - 0.2, 2.2)
+    last, removed, stay = 1 - len(rows), percent(fading.sparsity), percent(1 - fading.sparsity)
+    label = partial(axes.text, y=last + 0.27, va="center", fontsize=9)
+    label(LOWEST - 0.2, s=f"{removed} have faded away", ha="left", color=COLOURS["soft"])
+    label(x[np.argmax(stays[-1] > 0)] - 0.3, s=f"{stay} stay", ha="right", color=COLOURS["fadeout"])
+    axes.set(xlim=(LOWEST - 0.4 - 1.05 * _PILE, 0.4), ylim=(last - 0.2, 2.2))
     axes.set_yticks([-number for number in range(len(rows))], [str(epoch) for epoch in rows])
     powers = (-9, -6, -3, 0)
-    axes.set_xticks([LOWEST - 0.4 - _PILE / 2, *powers], ["less", *(power(p) for p in powers)])
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.set_xlabel("size of a weight")
-    axes.set_ylabel("epoch")
-    axes.set_title(f"How {removed} of the weights fade")
-
-
-def _apart(values: dict[str, float], gap: float) -> dict[str, float]:
-    """Move labels up or down until none covers another."""
-    moved, previous = {}, -np.inf
-    for name, value in sorted(values.items(), key=lambda item: item[1]):
-        previous = max(stretched(value), previous + gap)
-        moved[name] = float(compressed(previous))
-    return moved
+    axes.set_xticks([LOWEST - 0.4 - _PILE / 2, *powers], ["less", *(strength(10.0**p) for p in powers)])
+    axes.spines["bottom"].set_visible(False)
+    axes.set(xlabel="size of a weight", ylabel="epoch", title=f"How {removed} of the weights fade")

@@ -9,7 +9,6 @@ from fadeout.experiments.report.figures import canvas
 from fadeout.experiments.report.figures.canvas import Plot, points
 from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import Group
-from fadeout.experiments.report.styles import COLOURS
 
 with extra("experiments"):
     from matplotlib.axes import Axes
@@ -32,9 +31,9 @@ def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
             points(axes, [theirs], [row], group.look, [group], hollow=True, zorder=3)
             values.append(theirs)
         if estimate:
-            bars = canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
-            axes.errorbar([estimate.mean], [row], xerr=bars, ecolor=group.look.light, **canvas.BARS)
-            points(axes, [estimate.mean], [row], group.look, [group], zorder=4)
+            look, bars = group.look, canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
+            axes.errorbar([estimate.mean], [row], None, bars, "none", elinewidth=1.2, ecolor=look.light)
+            points(axes, [estimate.mean], [row], look, [group], zorder=4)
             values.append(estimate.mean)
         name = joined(group.title, group.mark if mixed else "")
         # above its dot, so that the axis has the whole width
@@ -43,8 +42,7 @@ def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
         canvas.accuracy_axis(axes, values, "x")
     else:
         axes.set_xlim(left=0)
-        axes.grid(axis="x", color=COLOURS["rule"], linewidth=0.8)
-    axes.set_yticks([])
-    axes.set_ylim(len(groups) - 0.5, -0.7)
-    canvas.plain_axes(axes)
+        axes.set_axisbelow(True)
+        axes.grid(axis="x")
+    axes.set(yticks=[], ylim=(len(groups) - 0.5, -0.7))
     axes.set_xlabel("accuracy after removal, %" if metric == "after" else "seconds an epoch")
