@@ -7,7 +7,7 @@ import torch
 from fadeout.experiments.catalogue import EXPERIMENTS
 from fadeout.experiments.data import digits
 from fadeout.experiments.demo import Settings, compare
-from fadeout.experiments.report.figures.demo import Fading
+from fadeout.experiments.demo.fading import Fading
 
 
 class Silent:

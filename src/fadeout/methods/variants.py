@@ -79,4 +79,6 @@ def variant(
     return [Phase("train", epochs, pruner=pruner, restart=True)]
 
 
-VARIANT = Method("variant", variant, label="variant of the fade", colour="#747c8a", dark_colour="#8f98a8")
+VARIANT = Method(
+    "variant", variant, label="variant of the fade", colour="#8a6d3b", dark_colour="#c9ab74", marker="*"
+)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from fadeout.compaction.compact import compact
 from fadeout.experiments.build import build_model
 from fadeout.experiments.data import Dataset
+from fadeout.experiments.demo.fading import Fading
 from fadeout.experiments.execute import execute
 from fadeout.experiments.folder import read_checkpoint, share_training
-from fadeout.experiments.report.figures.demo import Fading
 from fadeout.experiments.run import Run
 from fadeout.experiments.training import evaluate
 from fadeout.masks import Masks

@@ -15,7 +15,8 @@ from fadeout import __version__
 from fadeout._files import write_atomically
 from fadeout.experiments.data import Dataset
 from fadeout.experiments.demo import Outcome, Settings, Shrunk
-from fadeout.experiments.report.figures.demo import Fading, panels
+from fadeout.experiments.demo.fading import Fading
+from fadeout.experiments.report.figures.demo import panels
 from fadeout.experiments.report.page import render
 
 

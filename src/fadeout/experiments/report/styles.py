@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from fadeout.methods import registry
+
 
 @dataclass(frozen=True)
 class Look:
@@ -16,23 +18,17 @@ class Look:
     marker: str
 
 
-METHODS = {
-    "dense": Look("dense", "#404b50", "#d3dcdf", "d"),
-    "one_shot": Look("one-shot", "#5e3291", "#a556fa", "X"),
-    "han": Look("Han et al.", "#dd7603", "#e53c15", "^"),
-    "liu": Look("Liu et al.", "#536107", "#ddcd65", "v"),
-    "rewinding": Look("LR rewinding", "#3aa7dc", "#5fdcff", "P"),
-    "gmp": Look("GMP", "#bc57aa", "#af5da6", "s"),
-    "swd": Look("SWD", "#04955e", "#5eca92", "D"),
-    "auto": Look("fadeout", "#0b6bcb", "#5aa9f7", "o"),
-    "plain_decay": Look("plain decay", "#754b35", "#ac6866", "<"),
-    "growing_decay": Look("growing decay", "#cd0019", "#fa857a", ">"),
-    "soft": Look("soft", "#254b76", "#a299d3", "p"),
-}
-"""In the order in which they are listed."""
-
 OTHER = Look("other", "#747c8a", "#8f98a8", "h")
 """For a method that only the paper has."""
+
+METHODS = {
+    name: Look(m.label, m.colour, m.dark_colour or m.colour, m.marker) for name, m in registry.METHODS.items()
+}
+METHODS |= {
+    "plain_decay": Look("plain decay", "#754b35", "#ac6866", "<"),
+    "soft": Look("soft", "#254b76", "#a299d3", "p"),
+}
+"""In the order in which they are listed; the last two are settings that the paper's ablation names."""
 
 COLOURS = {
     "ink": "#1d2433",

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from fadeout.experiments.report.figures.demo import COLOURS, Fading, panels, write_figure
+from fadeout.experiments.demo.fading import Fading
+from fadeout.experiments.report.figures.demo import COLOURS, panels, write_figure
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,15 @@
 """The demo's figure: what every method reaches, and how the weights fade."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fadeout._checks import extra
 from fadeout._files import write_atomically
+from fadeout.experiments.demo.fading import LOWEST, Fading
 from fadeout.experiments.report import styles
 from fadeout.experiments.report.figures.canvas import compressed, draw_svg, stretched
 from fadeout.experiments.report.formatting import percent, strength
@@ -29,42 +28,9 @@ COLOURS = {
     "goes": "#b8c0cc",
 }
 
-LOWEST, HIGHEST, WIDTH = -10.0, 0.5, 0.125
-"""Of ``log10 |w|``: the range of the histograms, and the width of a bin."""
-
 _MARKERS = {"fadeout": "o", "iterative": "s", "one-shot": "^"}
 _TOP = 99.4  # of the axis of accuracies
 _PILE = 1.5  # the width of all weights, in the bars of those that are below the range
-
-
-@dataclass(frozen=True)
-class Fading:
-    """Histograms of ``log10 |w|``, one for the start and one for each epoch.
-
-    Attributes:
-        sparsity: the target.
-        centres: of the bins. The first one also holds all that is smaller, exact zeros included.
-        stays, goes: how many of the weights that are left in the end, and of those that are not, are in
-            each bin; a row for each epoch.
-    """
-
-    sparsity: float
-    centres: list[float]
-    stays: list[list[int]]
-    goes: list[list[int]]
-
-    @classmethod
-    def of(cls, sparsity: float, snapshots: Sequence[Tensor], stays: Tensor) -> "Fading":
-        """From all weights at the start and after each epoch, and which of them are left in the end."""
-        edges = np.arange(LOWEST, HIGHEST + WIDTH / 2, WIDTH)
-
-        def counts(left: Tensor) -> list[list[int]]:
-            sizes = [
-                np.log10(np.maximum(snapshot[left].abs().numpy(), 10.0**LOWEST)) for snapshot in snapshots
-            ]
-            return [np.histogram(np.clip(size, LOWEST, HIGHEST), edges)[0].tolist() for size in sizes]
-
-        return cls(sparsity, (edges[:-1] + WIDTH / 2).tolist(), counts(stays), counts(~stays))
 
 
 def write_figure(folder: Path, outcomes: Sequence[Any], fading: Fading) -> None:
