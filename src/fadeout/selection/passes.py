@@ -183,9 +183,10 @@ def _positions(mask: Tensor, number: int) -> Tensor:
 
 def _joined(found: Sequence[Keys | None]) -> tuple[Tensor, Tensor] | None:
     """The keys of all pieces of a row; None where those of one were not collected."""
-    if not found or None in found:
+    known = [own for own in found if own is not None]
+    if not known or len(known) < len(found):
         return None
-    keys, positions = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+    keys, positions = known[0] if len(known) == 1 else map(np.concatenate, zip(*known, strict=True))
     return torch.from_numpy(keys), torch.from_numpy(positions)
 
 

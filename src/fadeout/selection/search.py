@@ -137,24 +137,33 @@ class Finder:
 
     def _find_at_once(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Lowest:
         """Few numbers are sooner looked at all together, without a guess or a sample."""
-        keys = np.concatenate([tensor.detach().to(wide).numpy().reshape(-1) for tensor in tensors])
-        if self.magnitude:
-            np.abs(keys, out=keys)
-        ordered = np.partition(keys, k - 1) if 0 < k < len(keys) else keys
-        above = ordered[k:] if k < len(keys) else keys
+        keys, some = self._keys(tensors, wide), 0 < k < sum(tensor.numel() for tensor in tensors)
+        if some:
+            keys.partition(k - 1)
+        above = keys[k:] if some else keys
         peak = above.max()  # NaN, if there is one
         if peak != peak or (self.magnitude and peak == torch.inf):
             raise FloatingPointError("a number is not finite")
-        if k in (0, len(keys)):
+        if not some:
             return self._all_or_none(tensors, k, wide)
-        value = ordered[k - 1]
-        found = Lowest(float(value), self.magnitude, wide)
+        value = float(keys[k - 1])
+        found = Lowest(value, self.magnitude, wide)
         if value < above.min() or (self.magnitude and value == 0):
             return found
+        keys = self._keys(tensors, wide)
         equal = np.flatnonzero(keys == value)[: k - np.count_nonzero(keys < value)]
         starts = [0, *accumulate(tensor.numel() for tensor in tensors)]
         parts = [equal[(equal >= a) & (equal < b)] - a for a, b in pairwise(starts)]
         return replace(found, ties=tuple(map(torch.from_numpy, parts)))
+
+    def _keys(self, tensors: Sequence[Tensor], wide: torch.dtype) -> np.ndarray:
+        """What all elements are ranked by, row by row."""
+        rows = (tensor if tensor.dtype == wide else tensor.to(wide) for tensor in tensors)
+        parts = [(row.detach() if row.requires_grad else row).numpy().reshape(-1) for row in rows]
+        keys = np.concatenate(parts)
+        if self.magnitude:
+            np.abs(keys, out=keys)
+        return keys
 
     def _all_or_none(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Lowest:
         if k:
@@ -200,6 +209,8 @@ def find_lowest(
     started = [finder._start(group, k) for finder, group, k in zip(finders, groups, ks, strict=True)]
     found = {n: lowest for n, lowest in enumerate(started) if isinstance(lowest, Lowest)}
     brackets = {n: bracket for n, bracket in enumerate(started) if isinstance(bracket, Bracket)}
+    if not brackets:
+        return list(found.values())
     spans = {}
     for n, bracket in brackets.items():
         if bracket.k in (0, bracket.total):  # whether all are finite
