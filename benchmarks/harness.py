@@ -10,6 +10,7 @@ import json
 import statistics
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,10 @@ def peak_bytes(call: Callable[[], object], prepare: Callable[[], object] = lambd
 
     The profiler sees every allocation of PyTorch's CPU allocator, also the scratch space inside an operator
     (a sort has some) and the buffers of compiled code; a ``TorchDispatchMode`` sees only the results of
-    operators, and the size of the process only what the system has not lent already. Memory of NumPy and of
-    Python itself is in none of the figures. The profiler does not know the size of what is older than itself:
-    what the call frees must come from the call, or from the preparation.
+    operators, and the size of the process only what the system has not lent already. What NumPy allocates is
+    counted in a second call, and its peak added, as if both came at the same time. The profiler does not know
+    the size of what is older than itself: what the call frees must come from the call, or from the
+    preparation.
 
     Args:
         call: what to look at.
@@ -115,7 +117,18 @@ def peak_bytes(call: Callable[[], object], prepare: Callable[[], object] = lambd
     for event in events:
         now += event["args"]["Bytes"]
         peak = now if event["ts"] < begun else max(peak, now)
-    return peak
+    return peak + _peak_of_numpy(call)
+
+
+def _peak_of_numpy(call: Callable[[], object]) -> int:
+    """Of a call; Python's own objects, which are counted with it, are no more than a few kilobytes."""
+    tracemalloc.start()
+    try:
+        call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return peak if peak > 100_000 else 0
 
 
 _MARK = "the call begins"

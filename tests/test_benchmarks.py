@@ -33,6 +33,7 @@ def test_step_cost():
     assert all(value > 0 for row in found.rows for value in row.values)
 
 
+@pytest.mark.slow
 def test_memory_of_a_step_is_counted():
     found = part("memory", count=300_000, kinds=EAGER)
     sizes = {row.what: row.values[1] for row in found.rows}
@@ -46,6 +47,7 @@ def test_growth():
     assert [point["weights"] for point in found.facts["points"]] == [1000, 3000, 10_000]
 
 
+@pytest.mark.slow
 def test_training_step():
     found = part("training_step")
     assert len(found.rows) == 12
@@ -68,6 +70,7 @@ def test_many_processes_on_paper():
     assert sums == pytest.approx(80e-6)
 
 
+@pytest.mark.slow
 def test_rivals(capsys):
     contestants = importlib.import_module("contestants")
 

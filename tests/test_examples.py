@@ -20,7 +20,9 @@ def test_every_example_is_tested():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == EXAMPLES.keys()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", ["train.py", *(pytest.param(n, marks=pytest.mark.slow) for n in ("channels.py", "ddp.py"))]
+)
 def test_example(tmp_path, name):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, *(torchrun if name == "ddp.py" else []), str(ROOT / "examples" / name)]

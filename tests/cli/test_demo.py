@@ -18,6 +18,7 @@ from fadeout.cli import main
 from fadeout.cli.demo import demo
 from fadeout.experiments.demo import Settings
 
+pytestmark = pytest.mark.slow  # each demo takes a while; test_main runs one without its packages
 FILES = ["figure.png", "figure.svg", "report.html", "results.json", "small.safetensors"]
 
 

@@ -64,9 +64,21 @@ KINDS = {"1d": cases(1), "2d": cases(2), "3d": cases(3), "tokens": cases(2, toke
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, suppress_health_check=SLOW_TO_DRAW)
+@settings(max_examples=10, suppress_health_check=SLOW_TO_DRAW)
 @given(data=st.data())
 def test_the_compact_network_gives_the_same(kind, data):
+    check_compact(kind, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, suppress_health_check=SLOW_TO_DRAW)
+@given(data=st.data())
+def test_many_compact_networks_give_the_same(kind, data):
+    check_compact(kind, data)
+
+
+def check_compact(kind, data):
     case = data.draw(KINDS[kind])
     model, inputs = case.model, case.inputs
     before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
@@ -90,7 +102,9 @@ def test_the_compact_network_gives_the_same(kind, data):
         same_outputs(model, small, inputs)  # the running statistics have moved alike
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["2d", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k != "2d")]
+)
 @settings(max_examples=15, suppress_health_check=SLOW_TO_DRAW)
 @given(data=st.data())
 def test_more_channels_die_later(kind, data):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.helpers import same
 
+pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[1] / "support" / "killing.py"
 
 

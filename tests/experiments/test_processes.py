@@ -71,6 +71,7 @@ def test_a_graph_and_one_process_take_all():
 # Training -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "size", "batch", "pruned"),
     EQUAL,
@@ -89,6 +90,7 @@ def test_many_processes_equal_one(folder, how, size, batch, pruned):
         torch.testing.assert_close(found[0]["weights"][name], weight, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_graph_is_seen_whole_by_all(folder):
     wanted = torch.load(folder / "alone-graph")
     for one in outcomes(folder, "graph", 2):
@@ -98,6 +100,7 @@ def test_a_graph_is_seen_whole_by_all(folder):
 # Runs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "size", "name"),
     RESUMED,
@@ -114,6 +117,7 @@ def test_a_signal_to_one_stops_all_and_resumed_they_end_the_same(folder, how, si
     assert left == ["checkpoint", "config.json", "lock", "metrics.jsonl", "result.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "size", "name"), [case for case in RESUMED if case[0] == "ddp"])
 def test_the_target_is_met(folder, how, size, name):
     state = torch.load(folder / f"{how}-{size}-{name}" / RUNS[name].hash / "checkpoint")
@@ -125,6 +129,7 @@ def test_the_target_is_met(folder, how, size, name):
         assert not state["model"][mask][~parameter].any()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_fewer_processes_and_with_one(folder):
     for size in (3, 2):
         assert outcomes(folder, f"fewer-{size}", size) == [{"error": "Stopped: "}] * size
@@ -140,6 +145,7 @@ def test_a_run_goes_on_with_fewer_processes_and_with_one(folder):
         assert change < 0.2 * weight.double().norm() + 0.2, name
 
 
+@pytest.mark.slow
 def test_what_one_process_began_others_end(folder):
     record, other = outcomes(folder, "more", 2)
     assert record == other
@@ -149,6 +155,7 @@ def test_what_one_process_began_others_end(folder):
 # Errors ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_when_one_dies_the_others_do_not_wait(folder):
     assert not (folder / "death.1").exists()
     for rank in (0, 2):
@@ -158,6 +165,7 @@ def test_when_one_dies_the_others_do_not_wait(folder):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trial", "message"),
     [
@@ -219,6 +227,7 @@ def torchrun(*arguments, size=2):
     )
 
 
+@pytest.mark.slow
 def test_torchrun(tmp_path):
     short = ["--epochs", "1", "--steps", "2", "--results", tmp_path, "--parallel", "ddp"]
     output = torchrun("-m", "fadeout", "run", "digits", *short).communicate(timeout=120)[0]

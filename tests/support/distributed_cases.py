@@ -18,6 +18,7 @@ from fadeout.torch_bridge.sharding import block_of, distributed_as, local, whole
 STEPS = 30
 FADES = {
     "progressive": lambda: fadeout.Progressive(),
+    "latent": lambda: fadeout.Latent(),
     "gradient": lambda: fadeout.Decay(fadeout.schedules.exponential(1.0, 1000.0), weight_decay=1e-3),
     "implicit": lambda: fadeout.Decay(
         fadeout.schedules.exponential(1.0, 1e5), weight_decay=1e-3, mode="implicit"

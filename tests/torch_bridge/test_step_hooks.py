@@ -324,7 +324,9 @@ def test_a_compiled_model(prune, train, close, compiler, fade):
     [(sgd, {}), (adamw, {"rtol": 1e-3, "atol": 1e-4})],
     ids=["sgd", "adamw"],
 )
-@EVERY_FADE
+@pytest.mark.parametrize(
+    "fade", ["latent", *(pytest.param(f, marks=pytest.mark.slow) for f in FADES if f != "latent")]
+)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # in torch's own compiler
 def test_a_compiled_step_does_not_recompile(prune, train, close, compiler, fade, optimizer, slack):
     """The hooks stay outside: the graphs are those of the optimizer alone, and as many, step by step."""

@@ -212,6 +212,7 @@ def test_it_saves_loads_copies_and_pickles(tmp_path):
     torch.testing.assert_close(again(X, X, X), small.attention(X, X, X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_it_is_exported(tmp_path, need_weights):
     pytest.importorskip("onnxruntime")
