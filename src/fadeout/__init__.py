@@ -7,7 +7,7 @@ from fadeout.masks import Masks
 from fadeout.measure import measure
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.storage.checkpoint import load, save
+from fadeout.storage.network_file import load, save
 from fadeout.structures.channels import Channels
 from fadeout.structures.elements import Elements
 

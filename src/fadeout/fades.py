@@ -153,9 +153,10 @@ class Latent(Fade):
         ``w = sign(u) sqrt(u ** 2 - T ** 2)``  above ``T``, and ``w = 0``  below it.
 
     Gradients, taken at ``w``, reach all latents, so that a weight that was zero can come back without a jump;
-    at ``T`` the map is continuous, and far above it ``w`` is nearly ``u``. (In trials a cube root did as well;
-    a square root is the same to the last bit however the weights are shared out among processes.) The target grows as in Zhu and
-    Gupta, in the window from 0.1 to 0.5 of the training; from then on the network is as sparse as it will be.
+    at ``T`` the map is continuous, and far above it ``w`` is nearly ``u``. (Unlike other powers, a square
+    root is the same to the last bit however the weights are shared out among processes.) The target grows as
+    in Zhu and Gupta, in the window from 0.1 to 0.5 of the training; from then on the network is as sparse as
+    it will be.
     Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
     which therefore changes nothing.
 

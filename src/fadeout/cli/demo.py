@@ -22,7 +22,7 @@ from fadeout.experiments.demo import (
 )
 from fadeout.experiments.demo.report import results, write_report, write_results
 from fadeout.experiments.report.figures.demo import write_figure
-from fadeout.storage.checkpoint import save
+from fadeout.storage.network_file import save
 
 with extra("experiments"):
     from rich import box

@@ -14,7 +14,7 @@ from fadeout import export as exporting
 from fadeout.compaction.compact import compact as cut
 from fadeout.compaction.plan import plans_of
 from fadeout.measure import measure
-from fadeout.storage import checkpoint
+from fadeout.storage import network_file
 from fadeout.storage.summary import summarize
 
 
@@ -35,7 +35,7 @@ def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0
             )
         print(summarize(file))
         return
-    network = checkpoint.load(file, constructor(model)).eval()
+    network = network_file.load(file, constructor(model)).eval()
     print(measure(network, _example(network, input), repeats=repeats))
     print(f"file: {file.stat().st_size:,} bytes")
 
@@ -60,9 +60,9 @@ def compact(
         couple: both sides of an addition keep the same channels.
         for_inference: also fold constants that hold only in evaluation mode.
     """
-    network = checkpoint.load(file, constructor(model))
+    network = network_file.load(file, constructor(model))
     small = cut(network, _example(network, input), couple=couple, for_inference=for_inference)
-    checkpoint.save(small, output)
+    network_file.save(small, output)
     before, after = (sum(p.numel() for p in one.parameters()) for one in (network, small))
     print(f"{before:,} parameters -> {after:,} ({after / before:.1%}); written to {output}")
 
@@ -83,7 +83,7 @@ def export(file: Path, output: Path, /, *, model: str, input: str = "") -> None:
     write = formats.get(output.suffix)
     if write is None:
         raise ValueError(f"the output ends in {' or '.join(formats)}, got {output.name!r}")
-    network = checkpoint.load(file, constructor(model)).eval()
+    network = network_file.load(file, constructor(model)).eval()
     print(write(network, output, _example(network, input)))
 
 

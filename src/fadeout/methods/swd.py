@@ -284,6 +284,13 @@ def auto(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -
     return [Phase("train", epochs, pruner=pruner, restart=True)]
 
 
+def latent(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
+    """Latent weights: the optimizer steps dense ones, the network runs on their thresholded form."""
+    chosen = getattr(criteria, criterion)
+    pruner = partial(SelectiveWeightDecay, sparsity=sparsity, criterion=chosen, fade=Latent())
+    return [Phase("train", epochs, pruner=pruner, restart=True)]
+
+
 def swd(
     epochs: int,
     sparsity: float,
@@ -330,6 +337,9 @@ def _published(epochs: int, sparsity: float, fade: Decay) -> Phase:
 
 SWD = Method("swd", swd, label="SWD", colour="#04955e", dark_colour="#5eca92", marker="D", order=6)
 AUTO = Method("auto", auto, label="fadeout", colour="#0b6bcb", dark_colour="#5aa9f7", marker="o", order=7)
+LATENT = Method(
+    "latent", latent, label="latent weights", colour="#00807d", dark_colour="#3fd0c9", marker="H", order=9
+)
 GROWING_DECAY = Method(
     "growing_decay",
     growing_decay,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fadeout.compaction.plan import Plan
 from fadeout.measure import table
-from fadeout.storage.checkpoint import File
-from fadeout.storage.packing import Packed
+from fadeout.storage.network_file import File
+from fadeout.storage.packed_tensor import Packed
 
 
 @dataclass

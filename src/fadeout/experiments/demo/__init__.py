@@ -21,7 +21,7 @@ from fadeout.experiments.run import Run
 from fadeout.experiments.training import evaluate
 from fadeout.masks import Masks
 from fadeout.measure import measure
-from fadeout.storage.checkpoint import save
+from fadeout.storage.network_file import save
 
 NAMES = {"dense": "dense", "one_shot": "one-shot", "han": "iterative", "auto": "fadeout"}
 """What the demo calls the methods."""

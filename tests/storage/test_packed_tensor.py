@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from fadeout.storage.packing import Packed, pack, unpack
+from fadeout.storage.packed_tensor import Packed, pack, unpack
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16]
 TYPES += [torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn]

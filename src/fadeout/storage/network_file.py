@@ -5,7 +5,7 @@ In the file's metadata, ``fadeout`` is a JSON object with these fields:
 - ``version``: of this format. A reader refuses what is newer than itself.
 - ``plans``: how the network was cut, step by step, from what the user's constructor builds.
 - ``tensors``: for each name the type, the shape, the CRC-32 of its bytes and, unless it is dense, how it is
-  packed: the fields of :class:`fadeout.storage.packing.Packed`.
+  packed: the fields of :class:`fadeout.storage.packed_tensor.Packed`.
 - ``tied``: names that share the tensor of another name.
 - ``buffers``: which of the names are no parameters.
 - ``checksum``: CRC-32 of all these fields.
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from fadeout._files import write_atomically
 from fadeout.compaction.compact import apply_plan
 from fadeout.compaction.plan import Plan, plans_of
-from fadeout.storage.packing import Packed, pack, unpack
+from fadeout.storage.packed_tensor import Packed, pack, unpack
 from fadeout.torch_bridge.parameters import clean, unwrap
 from fadeout.torch_bridge.sharding import is_first, whole
 
