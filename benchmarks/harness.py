@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from fadeout.experiments.folder import conditions
+from fadeout.experiments.run_folder import conditions
 from fadeout.methods.pruner import Pruner
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -14,8 +14,8 @@ import pytest
 from fadeout.cli import experiments as commands
 from fadeout.cli.display import Display
 from fadeout.experiments.catalogue import EXPERIMENTS, Experiment
-from fadeout.experiments.folder import alone
 from fadeout.experiments.run import DATA, MODELS, Run
+from fadeout.experiments.run_folder import alone
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.methods.registry import METHODS
 

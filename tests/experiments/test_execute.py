@@ -10,8 +10,8 @@ import torch
 import fadeout
 from fadeout.experiments.build import build_model
 from fadeout.experiments.execute import Execution, Stopped, execute
-from fadeout.experiments.folder import BusyError, NewerError, alone
 from fadeout.experiments.run import Run
+from fadeout.experiments.run_folder import BusyError, NewerError, alone
 from fadeout.methods.registry import METHODS
 
 STRENGTHS = {"a_min": 1.0, "a_max": 100.0}

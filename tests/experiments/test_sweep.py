@@ -16,8 +16,8 @@ from support.ray_sweep import TWENTY
 
 from fadeout.experiments import sweep as module
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.folder import alone
 from fadeout.experiments.run import Run
+from fadeout.experiments.run_folder import alone
 from fadeout.experiments.sweep import sweep
 
 SMALL = Run(epochs=1, steps=2, method="gmp")

@@ -17,7 +17,7 @@ import torch
 
 import fadeout
 from fadeout.experiments import execute as module
-from fadeout.experiments import folder as files
+from fadeout.experiments import run_folder as files
 from fadeout.experiments.build import build_model, build_optimizer
 from fadeout.experiments.data import digits
 from fadeout.experiments.run import Run

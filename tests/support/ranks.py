@@ -1,4 +1,4 @@
-"""A program for test_parallel.py: processes that train together, over gloo, in many small trials.
+"""A program for test_distributed.py: processes that train together, over gloo, in many small trials.
 
 Importing torch takes seconds, so that this process does it once, and each process of a trial is a fork of it.
 What each returned, or its error, is in ``FOLDER/<trial>.<rank>``.
@@ -20,10 +20,10 @@ from torch import nn
 
 import fadeout
 from fadeout.experiments.data import digits
+from fadeout.experiments.distributed import ALONE, join
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.folder import alone
-from fadeout.experiments.processes import ALONE, join
 from fadeout.experiments.run import Run
+from fadeout.experiments.run_folder import alone
 from fadeout.experiments.training import evaluate, train
 
 SHORT = {"epochs": 2, "steps": 4, "fine_tune": 1, "last_fine_tune": 1}

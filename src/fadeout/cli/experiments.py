@@ -10,11 +10,11 @@ from fadeout.cli.display import Display
 from fadeout.experiments.bookkeeping import plan
 from fadeout.experiments.build import build_data
 from fadeout.experiments.catalogue import EXPERIMENTS
+from fadeout.experiments.distributed import join, launched
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.processes import join, launched
-from fadeout.experiments.record import describe_record
 from fadeout.experiments.report import Section
 from fadeout.experiments.report import report as write_report
+from fadeout.experiments.result import describe_record
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.methods.registry import METHODS

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 
 from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
-from fadeout.experiments.folder import (
+from fadeout.experiments.distributed import ALONE, World
+from fadeout.experiments.result import make_record
+from fadeout.experiments.run import Run
+from fadeout.experiments.run_folder import (
     VERSION,
     alone,
     append_metrics,
@@ -22,9 +25,6 @@ from fadeout.experiments.folder import (
     write_checkpoint,
     write_json,
 )
-from fadeout.experiments.processes import ALONE, World
-from fadeout.experiments.record import make_record
-from fadeout.experiments.run import Run
 from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.training import LEARNING_RATES, Accuracy, Step, evaluate, train
 from fadeout.masks import Masks
@@ -63,7 +63,7 @@ def execute(
         device: ``cpu``, ``cuda`` or ``mps``.
         checkpoint_every: seconds between two checkpoints; 0 writes one after each step.
         watch: called after every step with figures for a display.
-        world: the processes that carry it out together (:func:`~.processes.join`), all of which call
+        world: the processes that carry it out together (:func:`~.distributed.join`), all of which call
             this. It is no part of the run: what some of them have begun, others can end, be they fewer or
             more. Only rank 0 writes.
 

@@ -15,9 +15,9 @@ import torch
 
 from fadeout._checks import extra, known
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.folder import BusyError, NewerError, write_json
-from fadeout.experiments.record import make_failure
+from fadeout.experiments.result import make_failure
 from fadeout.experiments.run import Run
+from fadeout.experiments.run_folder import BusyError, NewerError, write_json
 
 Record = dict[str, Any]
 

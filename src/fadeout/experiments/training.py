@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
-from fadeout.experiments.processes import ALONE, IGNORED, World
+from fadeout.experiments.distributed import ALONE, IGNORED, World
 
 
 class Data(Protocol):

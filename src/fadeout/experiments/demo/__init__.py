@@ -16,8 +16,8 @@ from fadeout.experiments.build import build_model
 from fadeout.experiments.data import Dataset
 from fadeout.experiments.demo.fading import Fading
 from fadeout.experiments.execute import execute
-from fadeout.experiments.folder import read_checkpoint, share_training
 from fadeout.experiments.run import Run
+from fadeout.experiments.run_folder import read_checkpoint, share_training
 from fadeout.experiments.training import evaluate
 from fadeout.masks import Masks
 from fadeout.measure import measure

@@ -5,8 +5,8 @@ from typing import Any
 from torch import nn
 
 from fadeout.compaction.compact import compact
-from fadeout.experiments.folder import VERSION, conditions
 from fadeout.experiments.run import Run
+from fadeout.experiments.run_folder import VERSION, conditions
 from fadeout.measure import measure
 
 

@@ -14,7 +14,7 @@ from support.helpers import same
 from support.ranks import EQUAL, RESUMED, RUNS
 
 from fadeout.cli import main
-from fadeout.experiments.processes import ALONE, World, join
+from fadeout.experiments.distributed import ALONE, World, join
 from fadeout.experiments.run import Run
 
 PROGRAM = Path(__file__).parents[1] / "support" / "ranks.py"

@@ -1,7 +1,7 @@
 """What is kept of a run, and what is said of it in a line."""
 
 from fadeout.experiments.build import build_data, build_model
-from fadeout.experiments.record import describe_record, make_failure, make_record
+from fadeout.experiments.result import describe_record, make_failure, make_record
 from fadeout.experiments.run import Run
 
 RUN = Run(method="one_shot", sparsity=0.8)
