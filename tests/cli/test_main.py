@@ -81,9 +81,14 @@ def test_the_module_runs():
         (["--version"], "tyro rich matplotlib sklearn joblib PIL pooch fadeout.experiments"),
         (["inspect", "small.safetensors"], "rich matplotlib sklearn joblib PIL pooch fadeout.experiments"),
         (["list"], "matplotlib sklearn PIL pooch ray"),
-        (["data"], "rich matplotlib sklearn joblib PIL ray"),
-        (["reproduce", "cora", "--dry"], "matplotlib sklearn PIL ray"),
-        (["run", "digits", "--help"], "matplotlib sklearn PIL ray"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (["data"], "rich matplotlib sklearn joblib PIL ray"),
+                (["reproduce", "cora", "--dry"], "matplotlib sklearn PIL ray"),
+                (["run", "digits", "--help"], "matplotlib sklearn PIL ray"),
+            )
+        ),
     ],
 )
 def test_a_command_imports_only_what_it_needs(tmp_path, arguments, unwanted):

@@ -201,7 +201,8 @@ def zeros(weights):
     [(m, s) for m in METHODS for s in ("elements", "channels") if (m, s) != ("liu", "elements")],
 )
 def test_every_method_ends_at_its_target(tmp_path, method, structure):
-    record, weights = run(tmp_path, method=method, structure=structure, sparsity=0.8, **SHORT)
+    length = {"epochs": 8} if method == "latent" else {}  # scales just above their threshold learn slowly
+    record, weights = run(tmp_path, method=method, structure=structure, sparsity=0.8, **SHORT | length)
     assert record["status"] == "done"
     left = record["parameters_left"] / record["parameters"]
     if method == "dense":

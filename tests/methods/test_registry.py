@@ -123,7 +123,8 @@ def test_methods_are_told_apart_by_label_colour_and_marker():
 
 def test_the_order_in_which_they_are_listed():
     assert list(METHODS) == [
-        *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "swd", "auto", "growing_decay", "variant")
+        *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "swd", "auto", "growing_decay", "latent"),
+        "variant",
     ]
 
 

@@ -17,7 +17,7 @@ from support.structured import (
 
 from fadeout import Channels, models
 
-SMALL = {"densenet40", "lenet5", "mobilenetv2", "resnet18", "resnet20", "smallcnn", "vit"}
+SMALL = {"lenet5", "resnet20", "smallcnn", "vit"}
 
 
 def choices(bound):
@@ -44,7 +44,9 @@ def check(bound, quick):
         assert dependencies is None or counts[0] <= tally.at_most_left(most)
 
 
-@pytest.mark.parametrize("network", [*NETWORKS, *LARGER, "digits"])
+@pytest.mark.parametrize(
+    "network", [*NETWORKS, "digits", *(pytest.param(n, marks=pytest.mark.slow) for n in LARGER)]
+)
 def test_counting_by_labels_equals_the_analysis(network):
     build, arguments = (NETWORKS | LARGER).get(network, (models.lenet5, {"by": "norm"}))
     example = DIGIT if network == "digits" else IMAGE

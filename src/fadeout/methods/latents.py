@@ -53,7 +53,9 @@ class Latents:
     def choose(self, targets: Mapping[str, Target]) -> None:
         """Set what is targeted among the latents, which are in the parameters now."""
         self._targets = targets
-        self._thresholds = {name: self._threshold(name, target) for name, target in targets.items()}
+        self._thresholds = {
+            name: target.threshold(self._weight(name), self._layout.most) for name, target in targets.items()
+        }
 
     @property
     def restored(self) -> bool:
@@ -80,11 +82,6 @@ class Latents:
     def restore(self, values: dict[str, Tensor]) -> None:
         """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
         self.values, self._targets, self._versions = values, {}, {}
-
-    def _threshold(self, name: str, target: Target) -> float:
-        """The largest targeted magnitude, but none of those that stay: some criteria take others first."""
-        below, above = target.edges(self._weight(name))
-        return min(self._layout.most(below), -self._layout.most(-above))
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
         threshold = self._thresholds[name]

@@ -205,7 +205,8 @@ class SelectiveWeightDecay(Pruner):
         return self._fade.target(self.progress, self.steps)
 
     def _sparsity_at(self, share: float) -> float:
-        return super()._sparsity_at(share if self.structure.gradual else 1.0)
+        grows = self.structure.gradual or self._fade.latent  # under a threshold nothing fades slowly
+        return super()._sparsity_at(share if grows else 1.0)
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():

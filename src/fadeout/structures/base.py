@@ -33,8 +33,13 @@ class Target(Protocol):
         """Multiply the targeted weights in place; what becomes denormal is zero."""
         ...
 
-    def edges(self, weight: Tensor) -> tuple[float, float]:
-        """The largest magnitude that is targeted, and the smallest that is not."""
+    def threshold(self, weight: Tensor, most: Callable[[float], float]) -> float:
+        """The largest targeted magnitude that is below all others; zero where there is none.
+
+        Args:
+            weight: the parameter's weights.
+            most: the highest of all processes that have a part of it.
+        """
         ...
 
 
@@ -53,10 +58,12 @@ class Marked:
     def scale_(self, weight: Tensor, factor: float) -> None:
         change_(self, weight, lambda wide: wide * factor)
 
-    def edges(self, weight: Tensor) -> tuple[float, float]:
+    def threshold(self, weight: Tensor, most: Callable[[float], float]) -> float:
         size = weight.abs()
-        below, above = size[self._mask], size[~self._mask]
-        return float(below.max()) if len(below) else 0.0, float(above.min()) if len(above) else math.inf
+        others, targeted = size[~self._mask], size[self._mask]
+        lowest = -most(-float(others.min()) if len(others) else -math.inf)
+        targeted = targeted[targeted < lowest]  # some criteria take larger ones; and equal ones are no fewer
+        return most(float(targeted.max()) if len(targeted) else 0.0)
 
 
 def change_(target: Target, weight: Tensor, change: Callable[[Tensor], Tensor]) -> None:

@@ -1,6 +1,6 @@
 """Elements: single weights, that is, unstructured pruning."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -127,9 +127,8 @@ class Below:
             size = pieces[0].abs().to(self._passes.wide)
             yield size < self._limit, *pieces
 
-    def edges(self, weight: Tensor) -> tuple[float, float]:
-        threshold = max(self.lowest.threshold, 0.0)  # of all parameters that are ranked together
-        return threshold, threshold
+    def threshold(self, weight: Tensor, most: Callable[[float], float]) -> float:
+        return max(self.lowest.threshold, 0.0)  # of all parameters that are ranked together
 
     def scale_(self, weight: Tensor, factor: float) -> None:
         if self.lowest.threshold < 0 or not weight.numel():  # nothing is targeted

@@ -144,7 +144,7 @@ def step(model, optimizer, number):
     optimizer.step()
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", [*list(NETWORKS)[:-1], pytest.param("mobilenet", marks=pytest.mark.slow)])
 def test_prune_train_prune_and_train(network, tmp_path):
     """Three times over; then save, load, and go on."""
     build, generator = NETWORKS[network], torch.Generator().manual_seed(0)
