@@ -31,17 +31,17 @@ def choices(bound):
 
 
 def check(bound, quick):
-    tally = bound._tally
-    dependencies = tally.dependencies
+    cost = bound.cost
+    dependencies = cost.dependencies
     assert (dependencies is not None) == quick
     for alive in choices(bound):
         counts = []
-        for tally.dependencies in (dependencies, None):
-            counts.append(tally.left(alive))
+        for cost.dependencies in (dependencies, None):
+            counts.append(cost.left(alive))
         assert counts[0] == counts[1]
-        tally.dependencies = dependencies
+        cost.dependencies = dependencies
         most = max(int(mask.sum()) for mask in alive.values())
-        assert dependencies is None or counts[0] <= tally.at_most_left(most)
+        assert dependencies is None or counts[0] <= cost.at_most_left(most)
 
 
 @pytest.mark.parametrize(

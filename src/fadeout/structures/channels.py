@@ -18,7 +18,7 @@ from fadeout.graph.trace import trace
 from fadeout.selection.floats import double
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
-from fadeout.structures.channel_cost import find_cost
+from fadeout.structures.channel_cost import Cost, find_cost
 from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
 from fadeout.torch_bridge.sharding import Layout, is_split, local, region_of
@@ -96,22 +96,24 @@ class Channels(Structure):
         steps: int = 0,
     ) -> "BoundChannels":
         """Trace the network, and find the channels that can go."""
-        return BoundChannels(self, model, optimizers, prunable)
+        network = trace(*traceable(unwrap(model), self.example_input), self.leaves)
+        everything = named(model)
+        layers = self._layers(network, everything, optimizers, prunable)
+        parameters = {n: everything[n] for layer in layers for n in (*layer.scored, *layer.fading)}
+        layout = Layout(parameters, group_of(model), alone=optimizers is None)
+        widths = {layer.name: layer.width for layer in layers}
+        return BoundChannels(
+            self, parameters, layout, layers, find_cost(network, widths, of=self.of, couple=self.couple)
+        )
 
-
-class BoundChannels(Bound):
-    """The channels of one network."""
-
-    def __init__(
+    def _layers(
         self,
-        structure: Channels,
-        model: nn.Module,
+        network: Network,
+        everything: Mapping[str, nn.Parameter],
         optimizers: Sequence[Optimizer] | None,
         prunable: Prunable,
-    ):
-        self.structure = structure
-        network = trace(*traceable(unwrap(model), structure.example_input), structure.leaves)
-        everything = named(model)
+    ) -> list[Layer]:
+        """The layers of which channels can go, are trained, and are among those that the user has chosen."""
         held = None if optimizers is None else held_by(optimizers)
         trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
         layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
@@ -119,22 +121,52 @@ class BoundChannels(Bound):
         if prunable is not has_two_dimensions:
             chosen = _chosen(prunable, everything)
             layers = [layer for layer in layers if layer.fading[0] in chosen]
-        removable = _removable(network, layers, structure.couple)
-        self.layers = [layer for layer in layers if layer.name in removable]
-        if not self.layers:
+        removable = _removable(network, layers, self.couple)
+        layers = [layer for layer in layers if layer.name in removable]
+        if not layers:
             raise ValueError(
                 "no channel of this network can go: none of its batch-norms lies between layers that are "
                 "known and trained. Channels(..., by='norm') ranks layers without batch-norm, "
                 "fadeout.Elements() prunes single weights"
             )
-        self.parameters = {n: everything[n] for layer in self.layers for n in (*layer.scored, *layer.fading)}
-        self.layout = Layout(self.parameters, group_of(model), alone=optimizers is None)
-        self._tally = find_cost(
-            network,
-            {layer.name: layer.width for layer in self.layers},
-            of=structure.of,
-            couple=structure.couple,
-        )
+        return layers
+
+    def _layer(self, node: fx.Node, network: Network) -> Layer | None:
+        """The layer whose channels come out of this node, if they may be pruned."""
+        rule, by_norm = network.rules[node], self.by == "norm"
+        if node.op != "call_module" or len(network.sites(node)) > 1:
+            return None
+        name = str(node.target)
+        own = tuple(f"{name}.{each}" for each in rule.scales(network.module(node)))
+        if own:
+            if self.candidates == "paper" and _feeds_a_normed_addition(node, network):
+                return None
+            filters = _filters(source(node), network)
+            fading = (*own, *filters) if self.filters else own
+            width = len(network.model.get_parameter(own[0]))
+            return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1])
+        if by_norm and not any(network.rules[user].normalizes for user in node.users):
+            filters = _filters(node, network)
+            width = len(network.model.get_parameter(filters[0])) if filters else 0
+            return Layer(name, width, filters, filters) if filters else None
+        return None
+
+
+class BoundChannels(Bound):
+    """The channels of one network."""
+
+    structure: Channels
+
+    def __init__(
+        self,
+        structure: Channels,
+        parameters: dict[str, nn.Parameter],
+        layout: Layout,
+        layers: list[Layer],
+        cost: Cost,
+    ):
+        super().__init__(structure, parameters, layout)
+        self.layers, self.cost = layers, cost
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
 
     @property
@@ -143,7 +175,7 @@ class BoundChannels(Bound):
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is out of reach."""
-        most = 1 - self._tally.at_most_left(self.structure.min_channels) / self._tally.total
+        most = 1 - self.cost.at_most_left(self.structure.min_channels) / self.cost.total
         if sparsity > most:
             raise ValueError(
                 f"sparsity={sparsity:g} of the {self.structure.of} cannot be reached by removing channels: "
@@ -166,9 +198,9 @@ class BoundChannels(Bound):
             stays[order[:count]] = False
             return {layer.name: mask for layer, mask in zip(self.layers, np.split(stays, ends), strict=True)}
 
-        wanted = sparsity * self._tally.total
+        wanted = sparsity * self.cost.total
         self._last = _first(
-            lambda count: self._tally.total - self._tally.left(alive(count)) >= wanted, len(order), self._last
+            lambda count: self.cost.total - self.cost.left(alive(count)) >= wanted, len(order), self._last
         )
         held = int(np.isneginf(together[order]).sum())  # such as a pruner keeps down are taken in any case
         chosen = alive(max(self._last, held))
@@ -208,26 +240,6 @@ class BoundChannels(Bound):
         """All but the highest ``min_channels`` of a layer, which must stay."""
         stay = lowest([torch.from_numpy(scores)], max(len(scores) - self.structure.min_channels, 0))
         return stay[0].numpy()
-
-    def _layer(self, node: fx.Node, network: Network) -> Layer | None:
-        """The layer whose channels come out of this node, if they may be pruned."""
-        rule, by_norm = network.rules[node], self.structure.by == "norm"
-        if node.op != "call_module" or len(network.sites(node)) > 1:
-            return None
-        name = str(node.target)
-        own = tuple(f"{name}.{each}" for each in rule.scales(network.module(node)))
-        if own:
-            if self.structure.candidates == "paper" and _feeds_a_normed_addition(node, network):
-                return None
-            filters = _filters(source(node), network)
-            fading = (*own, *filters) if self.structure.filters else own
-            width = len(network.model.get_parameter(own[0]))
-            return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1])
-        if by_norm and not any(network.rules[user].normalizes for user in node.users):
-            filters = _filters(node, network)
-            width = len(network.model.get_parameter(filters[0])) if filters else 0
-            return Layer(name, width, filters, filters) if filters else None
-        return None
 
 
 def _filters(node: fx.Node, network: Network) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def local(tensor: Any) -> Tensor:
 
 
 def gradient_of(parameter: Any) -> Tensor | None:
-    """This process's block of a gradient, which is first brought into the places of its parameter."""
+    """This process's block of a gradient, which is first distributed as its parameter is."""
     gradient = parameter.grad
     if is_distributed(gradient) and gradient.placements != parameter.placements:  # a sum of parts, perhaps
         gradient = parameter.grad = gradient.redistribute(parameter.device_mesh, parameter.placements)
@@ -52,8 +52,8 @@ def distributed_as(block: Tensor, tensor: Any) -> Tensor:
         return block
     from torch.distributed.tensor import DTensor
 
-    place = {"shape": tensor.shape, "stride": tensor.stride()}
-    return DTensor.from_local(block, tensor.device_mesh, tensor.placements, run_check=False, **place)
+    sizes = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(block, tensor.device_mesh, tensor.placements, run_check=False, **sizes)
 
 
 def block_of(full: Tensor, tensor: Any) -> Tensor:
@@ -88,11 +88,11 @@ class Region:
         >>> Region((4, 3), (2, 3), (2, 0)).positions(torch.tensor([0, 4]))
         tensor([ 6, 10])
         """
-        places, step = torch.zeros_like(own), 1
+        positions, step = torch.zeros_like(own), 1
         for size, length, first in zip(self.whole[::-1], self.shape[::-1], self.offset[::-1], strict=True):
-            places += (own % length + first) * step
+            positions += (own % length + first) * step
             own, step = own // length, step * size
-        return places
+        return positions
 
 
 def region_of(tensor: Any) -> Region:
@@ -192,9 +192,7 @@ class Layout:
         if not is_distributed(parameter):
             return dist.get_rank() == self._first
         mesh, here = parameter.device_mesh, parameter.device_mesh.get_coordinate()
-        copies = [
-            place for place, kind in zip(here, parameter.placements, strict=True) if kind.is_replicate()
-        ]
+        copies = [rank for rank, kind in zip(here, parameter.placements, strict=True) if kind.is_replicate()]
         # a mesh that is a slice of a larger one has sisters with copies of all it has
         return not any(copies) and self._first in mesh.mesh.flatten().tolist()
 

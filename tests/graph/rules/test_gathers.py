@@ -199,7 +199,7 @@ def test_structured_pruning_goes_on_with_a_compact_network():
     smaller = fadeout.compact(small, IMAGE)
     same_outputs(small, smaller, IMAGE)
     alive = {layer.name: ~marks[layer.fading[0]].numpy() for layer in bound.layers}
-    assert size(smaller) == bound._tally.left(alive)
+    assert size(smaller) == bound.cost.left(alive)
     assert size(smaller) <= 0.5 * size(small)
 
 

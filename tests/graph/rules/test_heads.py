@@ -283,4 +283,4 @@ def test_channels_count_attention_as_it_is_cut():
     small = fadeout.compact(model, example)
     same_outputs(model, small, example)
     alive = {layer.name: ~marks[layer.fading[0]].numpy() for layer in bound.layers}
-    assert bound._tally.left(alive) == size(small)
+    assert bound.cost.left(alive) == size(small)
