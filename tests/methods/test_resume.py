@@ -130,8 +130,13 @@ def same_after_resuming(make_task, train, same_bits):
     return check
 
 
+OFTEN_USED = ("momentum", "adamw", "lbfgs", "muon and adamw")
+
+
 @EVERY_METHOD
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param(o, marks=() if o in OFTEN_USED else pytest.mark.slow) for o in OPTIMIZERS]
+)
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")  # in LBFGS
 def test_every_method_and_optimizer(same_after_resuming, method, optimizer):
     same_after_resuming(method, optimizer)
