@@ -280,16 +280,12 @@ Mu = Annotated[float | None, "the decay that the strength multiplies; by default
 
 def auto(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
     """Selective weight decay with nothing to tune: this library's default."""
-    chosen = getattr(criteria, criterion)
-    pruner = partial(SelectiveWeightDecay, sparsity=sparsity, criterion=chosen)
-    return [Phase("train", epochs, pruner=pruner, restart=True)]
+    return _train(epochs, sparsity=sparsity, criterion=getattr(criteria, criterion))
 
 
 def latent(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
     """Latent weights: the optimizer steps dense ones, the network runs on their thresholded form."""
-    chosen = getattr(criteria, criterion)
-    pruner = partial(SelectiveWeightDecay, sparsity=sparsity, criterion=chosen, fade=Latent())
-    return [Phase("train", epochs, pruner=pruner, restart=True)]
+    return _train(epochs, sparsity=sparsity, criterion=getattr(criteria, criterion), fade=Latent())
 
 
 def swd(
@@ -304,7 +300,7 @@ def swd(
 ) -> list[Phase]:
     """Tessier et al. 2022: selective weight decay as published, with ``a`` from ``a_min`` to ``a_max``."""
     strength = _strength(a_min, a_max, f"{model} on {data}, {structure}")
-    return [_published(epochs, sparsity, Decay(strength, weight_decay=mu))]
+    return _train(epochs, sparsity=sparsity, fade=Decay(strength, weight_decay=mu))
 
 
 def growing_decay(
@@ -319,7 +315,7 @@ def growing_decay(
 ) -> list[Phase]:
     """The ablation of section 4.8: a decay that grows as in SWD, on all weights alike."""
     strength = _strength(a_min, a_max, f"{model} on {data}, {structure}")
-    return [_published(epochs, sparsity, Decay(strength, weight_decay=mu, selective=False))]
+    return _train(epochs, sparsity=sparsity, fade=Decay(strength, weight_decay=mu, selective=False))
 
 
 def _strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
@@ -331,9 +327,9 @@ def _strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
     return exponential(a_min, a_max)
 
 
-def _published(epochs: int, sparsity: float, fade: Decay) -> Phase:
-    pruner = partial(SelectiveWeightDecay, sparsity=sparsity, fade=fade)
-    return Phase("train", epochs, pruner=pruner, restart=True)
+def _train(epochs: int, **arguments: Any) -> list[Phase]:
+    """One training, with a pruner of these arguments."""
+    return [Phase("train", epochs, pruner=partial(SelectiveWeightDecay, **arguments), restart=True)]
 
 
 SWD = Method("swd", swd, label="SWD", colour="#04955e", dark_colour="#5eca92", marker="D", order=6)

@@ -5,6 +5,7 @@ gives their sums over all processes, and is called once in a round for all inter
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ SumCounts = Callable[[list[int]], list[int]]
 _NEAR = 64  # keys on each side of the threshold say how dense they are there
 
 
-class Interval:
+class Interval(ABC):
     """Where the k-th lowest of some keys is: its ordinal is from ``low`` to below ``high``.
 
     Attributes:
@@ -49,9 +50,9 @@ class Interval:
         """Whether it has to be narrowed."""
         return self.inside > self.most and self.high - self.low > 1
 
+    @abstractmethod
     def count(self, cuts: Sequence[int]) -> list[int]:
         """How many keys of this process are below each of a few ordinals."""
-        raise NotImplementedError
 
     def divide(self) -> list[int]:
         """Ordinals that divide it evenly."""
