@@ -61,7 +61,7 @@ class Common:
     weight_decay: float = 5e-4
     """of all parameters"""
     learning_rates: str = "thirds"
-    """how the learning rate goes: thirds, constant, cosine or restarts"""
+    """how the learning rate goes: thirds, constant, cosine, cosine_to_zero or restarts"""
     soft: bool = False
     """also set the lowest weights to zero at the beginning of each epoch, free to grow again"""
     extra_epochs: int = 0

@@ -26,6 +26,15 @@ TASKS: dict[str, Run] = {
     ),
     "resnet20-cifar10": _CIFAR,
     "resnet20-16-cifar10": replace(_CIFAR, width=16),
+    "resnet20-16-cifar10-12": replace(
+        _CIFAR,
+        width=16,
+        epochs=12,
+        learning_rates="cosine_to_zero",
+        fine_tune=1,
+        last_fine_tune=2,
+        fine_tune_lr=1e-3,
+    ),
     "resnet18-cifar10": replace(_CIFAR, model="resnet18"),
     "resnet34-cifar100": replace(_CIFAR, model="resnet34", data="cifar100"),
     "resnet50-imagenet": Run(

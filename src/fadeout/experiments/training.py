@@ -127,6 +127,11 @@ def cosine(optimizer: Optimizer, steps: int) -> LRScheduler:
     return LambdaLR(optimizer, lambda s: 0.01 + 0.99 * (1 + math.cos(math.pi * min(s / steps, 1))) / 2)
 
 
+def cosine_to_zero(optimizer: Optimizer, steps: int) -> LRScheduler:
+    """From the base to zero, along half a period of the cosine."""
+    return LambdaLR(optimizer, lambda s: (1 + math.cos(math.pi * min(s / steps, 1))) / 2)
+
+
 def restarts(optimizer: Optimizer, steps: int) -> LRScheduler:
     """A warm restart: the thirds twice, each in half of the steps. The last rate stays after the end."""
 
@@ -142,6 +147,7 @@ LEARNING_RATES: dict[str, Callable[[Optimizer, int], LRScheduler]] = {
     "thirds": in_thirds,
     "constant": constant,
     "cosine": cosine,
+    "cosine_to_zero": cosine_to_zero,
     "restarts": restarts,
 }
 

@@ -129,6 +129,7 @@ def _prune(
 # As methods of an experiment --------------------------------------------------------------------------------
 
 LastFineTune = Annotated[int, "epochs after the last removal"]
+FineTuneRate = Annotated[float | None, "the learning rate of fine-tuning; by default the last one"]
 
 
 def one_shot_phases(epochs: int, sparsity: float) -> list[Phase]:
@@ -142,7 +143,7 @@ def han(
     rounds: Annotated[int, "removals"] = 5,
     fine_tune: Annotated[int, "epochs after each removal but the last"] = 5,
     last_fine_tune: LastFineTune = 15,
-    fine_tune_lr: Annotated[float | None, "the learning rate of fine-tuning; by default the last one"] = None,
+    fine_tune_lr: FineTuneRate = None,
 ) -> list[Phase]:
     """Han et al. 2015: train; then, five times, remove a part and fine-tune, the last time for longer."""
     if rounds < 1:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fadeout.masks import Masks
-from fadeout.methods.magnitude import LastFineTune
+from fadeout.methods.magnitude import FineTuneRate, LastFineTune
 from fadeout.methods.method import Method, Phase
 from fadeout.methods.step_pruner import StepPruner
 from fadeout.torch_bridge.parameters import held_by
@@ -114,6 +114,7 @@ def liu(
     structure: str,
     preset: str,
     last_fine_tune: LastFineTune = 15,
+    fine_tune_lr: FineTuneRate = None,
     smooth_l1: SmoothL1 = 1e-4,
 ) -> list[Phase]:
     """Liu et al. 2017: train with a smooth-L1 penalty on the scales, remove once, fine-tune without it."""
@@ -121,7 +122,7 @@ def liu(
         raise ValueError("liu prunes whole channels: --structure channels")
     return [
         Phase("train", epochs, pruner=penalty(smooth_l1, preset), restart=True),
-        Phase("fine-tune", last_fine_tune, remove=sparsity),
+        Phase("fine-tune", last_fine_tune, remove=sparsity, lr=fine_tune_lr),
     ]
 
 
