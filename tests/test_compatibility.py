@@ -53,7 +53,9 @@ def test_a_state_has_the_same_parts_and_values_as_the_old_one(training):
     state = dict(old["state"])
     if isinstance(mine.pruner, Slimming):  # it had a pretended target, and the scores that go with one
         state["pruner"] = {k: v for k, v in state["pruner"].items() if k not in ("sparsity", "scores")}
-    same(kind(mine.state()), kind(state))
+    now = mine.state()
+    now["pruner"].pop("structure", None)  # what LAMP took from each layer is saved since
+    same(kind(now), kind(state))
 
 
 def _detached(parts):
@@ -111,6 +113,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(tmp_path, name):
     (folder / "checkpoint.xz").unlink()
     record = execute(run, tmp_path)
     weights = wanted.pop("weights")
+    wanted |= {"hash": run.hash, "run": {**wanted["run"], "method": run.method}}
     assert record.keys() == wanted.keys()
     assert json.loads((folder / "config.json").read_text())["run"] == wanted["run"]
     lines, before = ((place / "metrics.jsonl").read_text().splitlines() for place in (folder, old))

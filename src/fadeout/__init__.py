@@ -11,7 +11,7 @@ from fadeout.storage.network_file import load, save
 from fadeout.structures.channels import Channels
 from fadeout.structures.elements import Elements
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Channels",

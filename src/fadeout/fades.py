@@ -156,7 +156,8 @@ class Latent(Fade):
     at ``T`` the map is continuous, and far above it ``w`` is nearly ``u``. (Unlike other powers, a square
     root is the same to the last bit however the weights are shared out among processes.) The target grows as
     in Zhu and Gupta, in the window from 0.1 to 0.5 of the training; from then on the network is as sparse as
-    it will be.
+    it will be. At 0.75 the set of weights that are left is settled: in the last quarter the optimizer steps
+    the sparse weights themselves, and there are no latents any more.
     Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
     which therefore changes nothing.
 
@@ -183,6 +184,10 @@ class Latent(Fade):
 
     def factor(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         return 0.0
+
+    def settles(self, progress: float, steps: int) -> bool:
+        """Whether the set that is targeted at this step stays so."""
+        return progress + 1 / steps >= _WINDOW[1]
 
     def sparse(self, latent: Tensor, threshold: float) -> Tensor:
         """What the network runs on, for latents under a threshold."""

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 import fadeout
-from fadeout import Decay, Elements, SelectiveWeightDecay, criteria, schedules
+from fadeout import Decay, Elements, Progressive, SelectiveWeightDecay, criteria, schedules
 from fadeout.methods import GradualMagnitudePruning
 
 PRUNERS = pytest.mark.parametrize("method", [SelectiveWeightDecay, GradualMagnitudePruning])
@@ -163,7 +163,7 @@ def test_an_optimizer_without_any_decay(refuses, model):
 
 @pytest.mark.parametrize("fade", ["auto", Decay, 3.0])
 def test_what_is_no_fade(refuses, model, fade):
-    refuses(r"fade is fadeout\.Progressive\(\) or fadeout\.Decay", model, fade=fade)
+    refuses(r"fade is fadeout\.Latent\(\), fadeout\.Progressive\(\) or fadeout\.Decay", model, fade=fade)
 
 
 @PRUNERS
@@ -205,7 +205,7 @@ def test_nan_names_parameter_and_step_before_any_weight_is_touched(bare, push, s
     if fade == "gmp":
         pruner = GradualMagnitudePruning(model, optimizer, **arguments)
     else:
-        pruner = SelectiveWeightDecay(model, optimizer, **arguments, fade=DECAY.get(fade))
+        pruner = SelectiveWeightDecay(model, optimizer, **arguments, fade=DECAY.get(fade, Progressive()))
     push(model, optimizer)
     with torch.no_grad():
         model.last[1, 1] = value
@@ -294,7 +294,7 @@ def test_what_is_no_state(model, state):
 def test_a_state_with_a_part_missing(model, method):
     pruner = build(model, method)
     before, state = pruner.state_dict(), {**pruner.state_dict(), "step": 7}
-    for key in state:
+    for key in state.keys() - {"structure"}:  # which states of version 0.1 have not: it is found again
         with pytest.raises(ValueError, match="state"):
             pruner.load_state_dict({name: value for name, value in state.items() if name != key})
         assert same(pruner.state_dict(), before)

@@ -65,7 +65,10 @@ def test_what_acts_during_training():
     assert built(method="rewinding") is None
     assert isinstance(built(method="gmp"), GradualMagnitudePruning)
     auto = built(method="auto", sparsity=0.7)
-    assert (auto.sparsity, auto._fade) == (0.7, fadeout.Progressive())
+    assert (auto.sparsity, auto._fade, auto.criterion) == (0.7, fadeout.Latent(), fadeout.criteria.lamp)
+    assert built(method="auto", norm=False).criterion is fadeout.criteria.magnitude
+    assert built(method="auto", structure="channels")._fade == fadeout.Progressive()
+    assert built(method="progressive")._fade == fadeout.Progressive()
     for selective, method in ((True, "swd"), (False, "growing_decay")):
         fade = built(method=method, a_min=0.1, a_max=10.0, mu=2.0)._fade
         assert (fade.selective, fade.weight_decay, fade.mode, fade.penalty) == (
@@ -102,7 +105,7 @@ def test_han_fine_tunes_at_the_rate_that_is_asked_for():
         Run(method="han", rounds=0)
 
 
-@pytest.mark.parametrize("method", ["auto", "gmp", "variant"])
+@pytest.mark.parametrize("method", ["progressive", "latent", "gmp", "variant"])
 def test_the_criterion_can_be_chosen(method):
     assert built(method=method).criterion is fadeout.criteria.magnitude
     assert built(method=method, criterion="lamp").criterion is fadeout.criteria.lamp
@@ -124,7 +127,7 @@ def test_methods_are_told_apart_by_label_colour_and_marker():
 def test_the_order_in_which_they_are_listed():
     assert list(METHODS) == [
         *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "swd", "auto", "growing_decay", "latent"),
-        "variant",
+        *("progressive", "variant"),
     ]
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import fadeout
-from fadeout import Channels, Decay, SelectiveWeightDecay, criteria, schedules
+from fadeout import Channels, Decay, Progressive, SelectiveWeightDecay, criteria, schedules
 from fadeout.experiments.execute import Stopped, execute
 from fadeout.experiments.run import Run
 from fadeout.methods import GradualMagnitudePruning
@@ -60,7 +60,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
 
 def swd(**arguments: Any) -> Callable[..., Any]:
     return lambda model, optimizer, steps: SelectiveWeightDecay(
-        model, optimizer, steps=steps, **{"sparsity": 0.8, **arguments}
+        model, optimizer, steps=steps, **{"sparsity": 0.8, "fade": Progressive(), **arguments}
     )
 
 
@@ -224,10 +224,10 @@ def output(name: str, model: nn.Module) -> Tensor:
 # Runs -----------------------------------------------------------------------------------------------------
 
 # name -> the run, the step after which it was stopped
-RUNS: dict[str, tuple[Run, int]] = {
-    "auto": (Run(epochs=4, steps=5), 9),
+RUNS: dict[str, tuple[Run, int]] = {  # what was auto in version 0.1 is called progressive now
+    "auto": (Run(method="progressive", epochs=4, steps=5), 9),
     "han": (Run(method="han", epochs=2, rounds=2, fine_tune=2, last_fine_tune=1, steps=5), 13),
-    "channels": (Run(structure="channels", sparsity=0.5, epochs=4, steps=5), 8),
+    "channels": (Run(method="progressive", structure="channels", sparsity=0.5, epochs=4, steps=5), 8),
 }
 
 

@@ -181,11 +181,11 @@ def drift(layout: str | None, scope: str, fade: str, method: str = "swd") -> dic
             model, optimizer, sparsity=0.6, steps=30, structure=chosen
         )
     else:
-        criterion = (
-            fadeout.criteria.moving_average(fadeout.criteria.taylor)
-            if method == "taylor"
-            else fadeout.criteria.magnitude
-        )
+        criterion = {
+            "swd": fadeout.criteria.magnitude,
+            "lamp": fadeout.criteria.lamp,
+            "taylor": fadeout.criteria.moving_average(fadeout.criteria.taylor),
+        }[method]
         pruner = fadeout.SelectiveWeightDecay(
             model,
             optimizer,
@@ -236,7 +236,7 @@ def closure_loss(how: str, method: str) -> float:
 # What goes over the wire, and what is allocated -----------------------------------------------------------
 
 
-def traffic(rows: int, scope: str = "network") -> dict[str, Any]:
+def traffic(rows: int, scope: str = "network", fade: str = "progressive") -> dict[str, Any]:
     """Bytes and calls of each step over a sharded model, and the largest tensor that they make."""
     from torch.distributed.fsdp import fully_shard
 
@@ -244,7 +244,11 @@ def traffic(rows: int, scope: str = "network") -> dict[str, Any]:
     model = fully_shard(nn.Sequential(nn.Linear(1024, rows, bias=False), nn.Linear(1024, rows, bias=False)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pruner = fadeout.SelectiveWeightDecay(
-        model, optimizer, sparsity=0.9, steps=1000, structure=fadeout.Elements(scope=scope)
+        *(model, optimizer),
+        sparsity=0.9,
+        steps=1000,
+        structure=fadeout.Elements(scope=scope),
+        fade=FADES[fade](),
     )
     state = pruner.state_dict()
     pruner.load_state_dict({**state, "step": 500})
@@ -479,7 +483,7 @@ def whole_layers(how: str) -> str:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return message(
         lambda: fadeout.SelectiveWeightDecay(
-            model, optimizer, sparsity=0.5, steps=10, criterion=fadeout.criteria.lamp
+            model, optimizer, sparsity=0.5, steps=10, criterion=lambda w, g: w.abs() / w.abs().sum()
         )
     )
 

@@ -571,7 +571,7 @@ def test_matrices_split_among_optimizers(prune, train, same_bits, make_task, bac
 
     task = make_task("mlp")
     optimizers = [adamw(task.model[i]) for i in (0, 2)]
-    pruner = SelectiveWeightDecay(task.model, optimizers, sparsity=0.75, steps=12)
+    pruner = SelectiveWeightDecay(task.model, optimizers, sparsity=0.75, steps=12, fade=Progressive())
     train(task, optimizers[::-1] if backwards else optimizers, 12)
     same_bits(task.model, plain.model)
     pruner.remove()

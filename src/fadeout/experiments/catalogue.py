@@ -125,10 +125,12 @@ def cifar10_short() -> Iterator[Run]:
     for method, structure in (
         ("swd", "elements"),
         ("auto", "elements"),
+        ("progressive", "elements"),
         ("han", "elements"),
         ("rewinding", "elements"),
         ("swd", "channels"),
         ("auto", "channels"),
+        ("progressive", "channels"),
         ("liu", "channels"),
         ("rewinding", "channels"),
     ):
@@ -141,7 +143,8 @@ def lenet_grid() -> Iterator[Run]:
     for target in (0.9, 0.99):
         for a_max, a_min in product((1e1, 1e2, 1e3, 1e4), (1e-1, 1e-2, 1e-3, 1e-4)):
             yield task("lenet5-mnist", method="swd", sparsity=target, a_min=a_min, a_max=a_max)
-        yield task("lenet5-mnist", method="auto", sparsity=target)
+        for method in ("auto", "progressive"):
+            yield task("lenet5-mnist", method=method, sparsity=target)
 
 
 @experiment("grid")
@@ -189,10 +192,10 @@ def strengths() -> Iterator[Run]:
 
 @experiment("curve")
 def cora() -> Iterator[Run]:
-    """Magnitude pruning, SWD, and beside them ``auto`` and GMP; five seeds where little is left."""
+    """Magnitude pruning, SWD, and beside them ``auto``, its forerunner and GMP; five seeds where little is left."""
     for seed in range(5):
         for target in TARGETS if seed < 3 else TARGETS[-4:]:
-            for method in ("auto", "gmp", "swd", "han"):
+            for method in ("auto", "progressive", "gmp", "swd", "han"):
                 yield task("gcn-cora", method=method, sparsity=target, seed=seed)
 
 
@@ -225,11 +228,12 @@ def demo() -> Iterator[Run]:
 
 @experiment("curve", "LeNet-5 on MNIST at extreme sparsity, a tenth of the paper's epochs")
 def lenet_mnist() -> Iterator[Run]:
-    """``auto`` and GMP at four targets, the published form at 99 %, and the dense network."""
-    targets = (0.99, 0.9, 0.98, 0.995)
-    for seed in range(3):
-        for method, target in [*product(("auto", "gmp"), targets), ("swd", 0.99), ("dense", 0.9)]:
-            yield task("lenet5-mnist", method=method, sparsity=target, seed=seed, epochs=20)
+    """All methods of equal budget at four targets, three seeds, and the dense network."""
+    methods = [{"method": method} for method in ("auto", "progressive", "gmp", "rigl", "acdc", "st3", "swd")]
+    methods.insert(3, {"method": "gmp", "criterion": "lamp"})
+    for seed, target, method in product(range(3), (0.99, 0.995, 0.98, 0.998), methods):
+        yield task("lenet5-mnist", sparsity=target, seed=seed, epochs=20, **method)
+    yield task("lenet5-mnist", method="dense", epochs=20)
 
 
 @experiment("table", "What the default fade should do with whole channels")
@@ -237,6 +241,7 @@ def channel_fades() -> Iterator[Run]:
     """Three targets: a small network on digits, and ResNet-20 for three short epochs of CIFAR-10."""
     fades = [
         {"method": "auto"},
+        {"method": "progressive"},
         {"method": "variant", "fade": "growing target"},
         {"method": "swd", "a_min": 1e2, "a_max": 1e6},
         {"method": "gmp"},
@@ -255,7 +260,11 @@ def channel_fades() -> Iterator[Run]:
 @experiment("table", "What else the default fade could be: one thing changed at a time")
 def fade_variants() -> Iterator[Run]:
     """Variants, LAMP and GMP: a small network on digits, and LeNet-5 on MNIST for 8 epochs."""
-    fades = [{"method": method, "criterion": c} for method in ("auto", "gmp") for c in ("magnitude", "lamp")]
+    fades = [
+        {"method": method, "criterion": criterion}
+        for method in ("latent", "progressive", "gmp")
+        for criterion in ("magnitude", "lamp")
+    ]
     fades += [{"method": "variant", "fade": name} for name in VARIANTS if not name.endswith("until 0.4")]
     for target, seed, fade in product((0.99, 0.98), range(4), fades):
         yield task("digits", norm=False, sparsity=target, seed=seed, **fade)

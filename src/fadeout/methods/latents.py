@@ -24,7 +24,9 @@ class Latents:
     ):
         self._weight, self._layout, self._sparse = weight, layout, sparse
         self.values: dict[str, Tensor] = {}
-        """By name; none before the first step, when the weights are their own latents."""
+        """By name; none before the first step, when the weights are their own latents, or once settled."""
+        self.held: dict[str, Tensor] = {}
+        """Masks of what stays zero, once settled."""
         self._targets: Mapping[str, Target] = {}
         self._thresholds: dict[str, float] = {}
         self._versions: dict[str, int] = {}
@@ -50,6 +52,17 @@ class Latents:
             self._write(name, weight, latent)
             self._versions[name] = weight._version
 
+    def settle(self) -> None:
+        """Fix what is targeted now: from here on the optimizer steps the sparse weights themselves."""
+        self.held = {name: target.mask(self.values[name]) for name, target in self._targets.items()}
+        self.values, self._targets = {}, {}
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Set what stays zero to zero, where it has settled."""
+        for name, mask in self.held.items():
+            self._weight(name).masked_fill_(mask, 0)
+
     def choose(self, targets: Mapping[str, Target]) -> None:
         """Set what is targeted among the latents, which are in the parameters now."""
         self._targets = targets
@@ -65,13 +78,11 @@ class Latents:
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """The sparse form in the parameters, for a closure that is evaluated in the middle of a step."""
-        if not self._targets:
-            yield
-            return
         with torch.no_grad():
-            moved = {name: self._weight(name).clone() for name in self._targets}
-            for name, latent in moved.items():
-                self._write(name, self._weight(name), latent)
+            moved = {name: self._weight(name).clone() for name in self.held or self._targets}
+            for name in self._targets:
+                self._write(name, self._weight(name), moved[name])
+            self.hold()
         try:
             yield
         finally:
@@ -79,9 +90,9 @@ class Latents:
                 for name, latent in moved.items():
                     self._weight(name).copy_(latent)
 
-    def restore(self, values: dict[str, Tensor]) -> None:
+    def restore(self, values: dict[str, Tensor], held: dict[str, Tensor]) -> None:
         """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
-        self.values, self._targets, self._versions = values, {}, {}
+        self.values, self.held, self._targets, self._versions = values, held, {}, {}
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
         threshold = self._thresholds[name]

@@ -111,6 +111,7 @@ def _prune(
     """Prune to a sparsity; what the masks before have taken comes first."""
     bound = (structure or Elements()).bind(model, None, prunable)
     bound.check(sparsity)
+    criterion = bound.rank_by(criterion)
     if bound.layout.sharded:
         check_elementwise(criterion)
     scores = scores_of(bound.parameters, criterion)

@@ -45,7 +45,7 @@ class Pruner(StepPruner):
         super().__init__(model, optimizer, steps=steps, structure=structure, prunable=prunable)
         self._bound.check(self._final_sparsity)
         self.criterion = criterion
-        self._scores = Scores(self.parameters, criterion, self._layout, self._clock)
+        self._scores = Scores(self.parameters, self._bound.rank_by(criterion), self._layout, self._clock)
         self.attach(self._optimizers)
 
     @property
@@ -114,15 +114,19 @@ class Pruner(StepPruner):
     # State --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "scores": self._distributed(self._scores.state())}
+        state = {**super().state_dict(), "scores": self._distributed(self._scores.state())}
+        structure = self._bound.state()
+        return {**state, "structure": structure} if structure else state
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = super()._read(state)
-        return {**parts, "scores": self._blocks(state["scores"]) if parts["step"] else {}}
+        scores = self._blocks(state["scores"]) if parts["step"] else {}
+        return {**parts, "scores": scores, "structure": dict(state.get("structure", {}))}
 
     def _restore(self, parts: dict[str, Any]) -> None:
         super()._restore(parts)
         self._scores.kept = parts["scores"]
+        self._bound.restore(parts["structure"])
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "sparsity": self._final_sparsity}

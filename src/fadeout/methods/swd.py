@@ -27,10 +27,10 @@ from fadeout.torch_bridge.step_hooks import gradient_scale
 class SelectiveWeightDecay(Pruner):
     """Fade the weights that would be pruned now, at every step, until nothing is left to prune.
 
-    At each step ``w*``, the ``round(sparsity * n)`` prunable weights of lowest score, get the fade's
-    dose: with ``Decay``, the paper's, the loss gains ``a mu / 2 * sum(w*^2)``; with ``Progressive``, the
-    default, a targeted weight is multiplied by a factor of progress alone. A weight that is no longer
-    targeted recovers.
+    At each step ``w*``, the ``round(sparsity * n)`` prunable weights of lowest score, fade: with ``Decay``,
+    the paper's, the loss gains ``a mu / 2 * sum(w*^2)``; with ``Progressive`` a targeted weight is multiplied
+    by a factor of progress alone; with ``Latent``, the default for single weights, the network runs on what a
+    threshold leaves of dense latent weights. A weight that is no longer targeted recovers.
 
     It acts through the optimizer's own step hooks, so the training loop stays as it is.
 
@@ -40,8 +40,10 @@ class SelectiveWeightDecay(Pruner):
         sparsity: the fraction to remove, in (0, 1); or a schedule of progress.
         steps: the optimizer steps over which the fade completes, usually those of the whole training.
         structure: the unit that is pruned as a whole: single weights by default.
-        criterion: which go first: any callable (weight, gradient) -> score.
-        fade: how they go: ``Progressive()`` or ``Decay(...)``.
+        criterion: which go first: any callable (weight, gradient) -> score; by default what suits structure
+            and fade: the magnitude, and with ``Latent`` on a network with norms ``criteria.lamp``.
+        fade: how they go: ``Latent()``, ``Progressive()`` or ``Decay(...)``; by default the structure's own,
+            ``Latent()`` for single weights and ``Progressive()`` for channels.
         prunable: which parameters take part: a predicate on (name, parameter), or names; by default
             weights of two or more dimensions. Only those that the optimizer holds and trains.
 
@@ -71,13 +73,17 @@ class SelectiveWeightDecay(Pruner):
         sparsity: float | Schedule,
         steps: int,
         structure: Structure | None = None,
-        criterion: Criterion = criteria.magnitude,
+        criterion: Criterion | None = None,
         fade: Fade | None = None,
         prunable: Prunable = has_two_dimensions,
     ):
-        self._fade = Progressive() if fade is None else fade
+        structure = Elements() if structure is None else structure
+        self._fade = structure.fade if fade is None else fade
         if not isinstance(self._fade, Fade):
-            raise ValueError(f"fade is fadeout.Progressive() or fadeout.Decay(...), got {fade!r}")
+            raise ValueError(
+                "fade is fadeout.Latent(), fadeout.Progressive() or fadeout.Decay(...), or None for the "
+                f"structure's own; got {fade!r}"
+            )
         self._chosen: Mapping[str, Target] = {}  # this step's targeted weights, from its begin to its end
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
@@ -89,7 +95,7 @@ class SelectiveWeightDecay(Pruner):
             sparsity=sparsity,
             steps=steps,
             structure=structure,
-            criterion=criterion,
+            criterion=structure.criterion_for(model, self._fade) if criterion is None else criterion,
             prunable=prunable,
         )
         if isinstance(self._fade, Latent):
@@ -162,6 +168,9 @@ class SelectiveWeightDecay(Pruner):
                 for mask, weight in target.parts(self._weight(name)):
                     flush_(weight, mask)
             self._chosen = {}
+        elif self._latents is not None and self._latents.held:
+            self._check_finite()
+            self._latents.hold()
         else:
             dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
@@ -169,6 +178,9 @@ class SelectiveWeightDecay(Pruner):
             if self._latents is not None:
                 self._latents.leave(targets)
                 self._sparsity_before = sparsity
+                if self._fade.settles(self.progress, self.steps) and sparsity == self._final_sparsity:
+                    self._latents.settle()
+                    self._scores.gone = self._latents.held
             else:
                 for name, target in targets.items():
                     self._shrink(name, target, dose.amounts[name])
@@ -179,18 +191,22 @@ class SelectiveWeightDecay(Pruner):
         state["pending"] = {name: self._pending.get(name, 0.0) for name in self.parameters}
         if self._latents is not None:
             weights = {name: self._weight(name) for name in self._bound.fading}
-            state["latents"] = self._distributed({**weights, **self._latents.values})
+            held, values = self._latents.held, self._latents.values
+            state["latents"] = self._distributed({} if held else {**weights, **values})
+            state["settled"] = self._distributed(held)
             state["latent_sparsity"] = self._sparsity_before
         return state
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = super()._read(state)
         if self._latents is not None:
-            if "latents" not in state:
+            if not {"latents", "settled", "latent_sparsity"} <= state.keys():
                 raise ValueError(
-                    "the state is that of another fade: it has none of Latent()'s latent weights"
+                    "the state is that of another fade: it has none of Latent()'s latent weights. Pass the "
+                    "fade that it was saved with: in version 0.1 the default was fadeout.Progressive()"
                 )
             parts["latents"] = self._blocks(state["latents"]) if parts["step"] else {}
+            parts["held"] = self._blocks(state["settled"])
             parts["latent_sparsity"] = float(state["latent_sparsity"])
         return {**parts, "pending": {name: float(dose) for name, dose in state["pending"].items() if dose}}
 
@@ -198,7 +214,8 @@ class SelectiveWeightDecay(Pruner):
         super()._restore(parts)
         self._pending = parts["pending"]
         if self._latents is not None:
-            self._latents.restore(parts["latents"])
+            self._latents.restore(parts["latents"], parts["held"])
+            self._scores.gone = parts["held"]
             self._sparsity_before = parts["latent_sparsity"]
 
     def _share(self) -> float:
@@ -260,6 +277,8 @@ class SelectiveWeightDecay(Pruner):
             )
 
     def _blame(self) -> str:
+        if self._latents is not None:
+            return ", and the parameters hold the latent weights"
         if not self._fade.on_gradient:
             return ""
         return (
@@ -278,9 +297,14 @@ High = Annotated[float | None, "the strength at the end; by default the paper's"
 Mu = Annotated[float | None, "the decay that the strength multiplies; by default the weight decay"]
 
 
-def auto(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
+def auto(epochs: int, sparsity: float) -> list[Phase]:
     """Selective weight decay with nothing to tune: this library's default."""
-    return _train(epochs, sparsity=sparsity, criterion=getattr(criteria, criterion))
+    return _train(epochs, sparsity=sparsity)
+
+
+def progressive(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
+    """Targeted weights are multiplied by a factor that falls to zero; without latent weights."""
+    return _train(epochs, sparsity=sparsity, criterion=getattr(criteria, criterion), fade=Progressive())
 
 
 def latent(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
@@ -334,6 +358,15 @@ def _train(epochs: int, **arguments: Any) -> list[Phase]:
 
 SWD = Method("swd", swd, label="SWD", colour="#04955e", dark_colour="#5eca92", marker="D", order=6)
 AUTO = Method("auto", auto, label="fadeout", colour="#0b6bcb", dark_colour="#5aa9f7", marker="o", order=7)
+PROGRESSIVE = Method(
+    "progressive",
+    progressive,
+    label="Progressive",
+    colour="#7a8cf0",
+    dark_colour="#9fb0ff",
+    marker="8",
+    order=9,
+)
 LATENT = Method(
     "latent", latent, label="latent weights", colour="#00807d", dark_colour="#3fd0c9", marker="H", order=9
 )

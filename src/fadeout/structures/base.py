@@ -7,12 +7,15 @@ one's own is one class with a ``select``.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout import criteria
+from fadeout.criteria import Criterion
+from fadeout.fades import Fade, Progressive
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout
@@ -96,6 +99,10 @@ class Bound:
         """The parameters whose weights may be targeted; others may take part in scores alone."""
         return list(self.parameters)
 
+    def rank_by(self, criterion: Criterion) -> Criterion:
+        """What each weight is scored by, for a criterion of which the structure may do a part itself."""
+        return criterion
+
     def check(self, sparsity: float) -> None:
         """Raise where a target is out of reach; by default all can be reached."""
 
@@ -110,6 +117,13 @@ class Bound:
             FloatingPointError: where a weight is not finite.
         """
         return {name: Marked(mask) for name, mask in self.select(scores.now(), sparsity).items()}
+
+    def state(self) -> dict[str, Any]:
+        """What the next choice depends on beside the weights, to resume from."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a :meth:`state`."""
 
 
 class Structure:
@@ -135,6 +149,8 @@ class Structure:
 
     gradual: ClassVar[bool] = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
+    fade: ClassVar[Fade] = Progressive()
+    """How targeted weights go where the user names no fade."""
 
     def select(
         self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
@@ -147,6 +163,10 @@ class Structure:
             layout: where the scores are blocks of larger ones, who has the others.
         """
         raise NotImplementedError(f"{type(self).__name__} has no select()")
+
+    def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
+        """Which weights go first where the user names no criterion."""
+        return criteria.magnitude
 
     def bind(
         self,

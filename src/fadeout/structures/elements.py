@@ -1,17 +1,22 @@
 """Elements: single weights, that is, unstructured pruning."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fadeout import criteria
+from fadeout.criteria import Criterion
+from fadeout.fades import Fade, Latent
 from fadeout.selection import floats
 from fadeout.selection import passes as kernels
 from fadeout.selection.passes import Passes
 from fadeout.selection.search import Finder, Lowest, find_lowest
 from fadeout.structures.base import Bound, Structure, Target, change_
+from fadeout.structures.layer_shares import LayerShares, count_sizes
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.sharding import Layout, local
 
@@ -35,6 +40,8 @@ class Elements(Structure):
     scope: Literal["network", "layer"] = "network"
     compile: bool | None = None
 
+    fade: ClassVar[Fade] = Latent()
+
     def __post_init__(self):
         if self.scope not in ("network", "layer"):
             raise ValueError(f"scope is 'network' or 'layer', got {self.scope!r}")
@@ -44,13 +51,15 @@ class Elements(Structure):
     ) -> dict[str, Tensor]:
         layout = layout or Layout({}, alone=True)
         layers = self.ranked_together(scores)
-        finders = [Finder(shards=layout.shards(names)) for names in layers]
-        groups = [[scores[name] for name in names] for names in layers]
-        ks = [round(sparsity * finder.total(group)) for finder, group in zip(finders, groups, strict=True)]
-        marks = {}
-        for names, found in zip(layers, find_lowest(finders, groups, ks, layout.total), strict=True):
-            marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
-        return marks
+        totals = [
+            layout.shards(names).total or sum(scores[name].numel() for name in names) for names in layers
+        ]
+        return _mark(scores, layers, [round(sparsity * total) for total in totals], layout)
+
+    def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
+        """LAMP for latents of networks with norms, in which the size of a layer's weights means nothing."""
+        normed = any("Norm" in type(module).__name__ for module in model.modules())
+        return criteria.lamp if fade.latent and normed else criteria.magnitude
 
     def ranked_together(self, names: Iterable[str]) -> list[list[str]]:
         """Which parameters are ranked together."""
@@ -58,6 +67,18 @@ class Elements(Structure):
 
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundElements":
         return BoundElements(self, parameters, layout, steps)
+
+
+def _mark(
+    scores: Mapping[str, Tensor], layers: Sequence[Sequence[str]], ks: Sequence[int], layout: Layout
+) -> dict[str, Tensor]:
+    """Mark the lowest scores: so many in each group of parameters that are ranked together."""
+    finders = [Finder(shards=layout.shards(names)) for names in layers]
+    groups = [[scores[name] for name in names] for names in layers]
+    marks = {}
+    for names, found in zip(layers, find_lowest(finders, groups, ks, layout.total), strict=True):
+        marks |= {name: found.mask(number, scores[name]) for number, name in enumerate(names)}
+    return marks
 
 
 class BoundElements(Bound):
@@ -69,26 +90,54 @@ class BoundElements(Bound):
         self, structure: Elements, parameters: dict[str, nn.Parameter], layout: Layout, steps: int = 0
     ):
         super().__init__(structure, parameters, layout)
-        self._layers = structure.ranked_together(parameters)
+        self._steps, self._shares = steps, None
+        self._rank(structure.ranked_together(parameters))
+
+    def _rank(self, layers: list[list[str]]) -> None:
+        """Rank these parameters together."""
+        self._layers = layers
         # of all weights, whoever has them: so that every process and layer decides alike whether to compile
-        self._totals = [sum(parameters[name].numel() for name in names) for names in self._layers]
-        work = steps * sum(self._totals)
+        self._totals = [sum(self.parameters[name].numel() for name in names) for names in layers]
+        work, compile = self._steps * sum(self._totals), self.structure.compile
         self._finders = [
-            Finder(magnitude=True, work=work, compile=structure.compile, shards=layout.shards(names))
-            for names in self._layers
+            Finder(magnitude=True, work=work, compile=compile, shards=self.layout.shards(names))
+            for names in layers
         ]
 
-    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
-        return self.below(sparsity) if scores.are_magnitudes else super().choose(scores, sparsity)
+    def rank_by(self, criterion: Criterion) -> Criterion:
+        """LAMP ranks the weights of a layer by magnitude: only the share of each layer is its own."""
+        if criterion is not criteria.lamp:
+            return criterion
+        if self.structure.scope == "network":
+            self._rank([[name] for name in self.parameters])
+            self._shares = LayerShares(self._totals, max(self._steps // _LOOKS, 1))
+        return criteria.magnitude
 
-    def below(self, sparsity: float) -> dict[str, "Below"]:
+    def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
+        if self._shares is None:
+            return super().select(scores, sparsity)
+        shares = LayerShares(self._totals)  # of these scores, whatever was looked up before
+        ks = shares.find(round(sparsity * sum(self._totals)), lambda: self._count(scores))
+        return _mark(scores, self._layers, ks, self.layout)
+
+    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
+        if not scores.are_magnitudes:
+            return super().choose(scores, sparsity)
+        return self.below(sparsity, scores.clock.step)
+
+    def below(self, sparsity: float, step: int = 0) -> dict[str, "Below"]:
         """The weights of lowest magnitude, by a threshold.
 
         Raises:
             FloatingPointError: where a weight is not finite.
         """
-        groups = [[local(self.parameters[name].detach()) for name in names] for names in self._layers]
-        ks = [round(sparsity * total) for total in self._totals]
+        weights = {name: local(parameter.detach()) for name, parameter in self.parameters.items()}
+        groups = [[weights[name] for name in names] for names in self._layers]
+        if self._shares is None:
+            ks = [round(sparsity * total) for total in self._totals]
+        else:
+            k = round(sparsity * sum(self._totals))
+            ks = self._shares.find(k, lambda: self._count({n: w.abs() for n, w in weights.items()}), step)
         lowest = find_lowest(self._finders, groups, ks, self.layout.total)
         targets = {}
         for names, finder, found in zip(self._layers, self._finders, lowest, strict=True):
@@ -96,6 +145,22 @@ class BoundElements(Bound):
             for number, name in enumerate(names):
                 targets[name] = Below(found, number, passes)
         return targets
+
+    def state(self) -> dict[str, Any]:
+        return {} if self._shares is None else {"kept": self._shares.kept.tolist()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if self._shares is not None and "kept" in state:
+            self._shares.kept = np.array(state["kept"], np.int64)
+
+    def _count(self, scores: Mapping[str, Tensor]) -> np.ndarray:
+        """How many scores of each layer there are of each size, on all processes."""
+        none = torch.zeros_like(count_sizes(torch.zeros(0, device="cpu")))
+        counts = [count_sizes(scores[name]) if self.layout.owns(name) else none for name, *_ in self._layers]
+        return self.layout.add(torch.stack(counts)).long().numpy()
+
+
+_LOOKS = 200  # in a training, at LAMP's share of each layer
 
 
 class Below:

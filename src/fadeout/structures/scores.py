@@ -34,7 +34,7 @@ class Scores:
             raise ValueError(f"criterion is a callable (weight, gradient) -> score, got {criterion!r}")
         if layout.sharded:
             check_elementwise(criterion)
-        self.parameters, self.criterion, self._layout, self._clock = parameters, criterion, layout, clock
+        self.parameters, self.criterion, self._layout, self.clock = parameters, criterion, layout, clock
         self.need_gradients = looks_at_gradients(criterion)
         self.kept: dict[str, Tensor] = {}
         """Those of the last step, where the criterion looks at gradients."""
@@ -88,7 +88,7 @@ class Scores:
         odd = odd if alone else self._layout.any(odd)
         for name, is_odd in zip(scores, odd, strict=True):
             if is_odd:
-                raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self._clock.step}")
+                raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self.clock.step}")
         return scores
 
 
