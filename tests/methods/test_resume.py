@@ -3,12 +3,13 @@
 import io
 import random
 import warnings
+from functools import partial
 
 import pytest
 import torch
 
 from fadeout import Channels, Decay, Elements, Latent, Progressive, SelectiveWeightDecay, criteria, schedules
-from fadeout.methods import GradualMagnitudePruning
+from fadeout.methods import ACDC, ST3, GradualMagnitudePruning, RigL
 
 STEPS = 16
 GROWING = schedules.exponential(1.0, 1e4)
@@ -32,7 +33,9 @@ METHODS = {
     "gradient on all": pruned_by(Decay(GROWING, weight_decay=1e-4, selective=False)),
     "implicit on all": pruned_by(Decay(GROWING, weight_decay=1e-4, mode="implicit", selective=False)),
     "gmp": GradualMagnitudePruning,
+    "acdc": ACDC,
 }
+OF_SINGLE_WEIGHTS = {"rigl": partial(RigL, every=3), "st3": ST3}  # by their magnitude, and of a whole network
 CRITERIA = {
     "magnitude": criteria.magnitude,
     "lamp": criteria.lamp,
@@ -64,6 +67,7 @@ OPTIMIZERS = {
 }
 
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
+EVERY_ONE = pytest.mark.parametrize("method", [*METHODS, *OF_SINGLE_WEIGHTS])
 
 
 class Run:
@@ -73,7 +77,7 @@ class Run:
         self.task, self.closure = task, optimizer == "lbfgs"
         self.optimizers = OPTIMIZERS[optimizer](task.model)
         self.schedulers = [torch.optim.lr_scheduler.StepLR(o, 7, 0.5) for o in self.optimizers]
-        self.pruner = METHODS[method](
+        self.pruner = (METHODS | OF_SINGLE_WEIGHTS)[method](
             task.model, self.optimizers, **{"sparsity": 0.7, "steps": STEPS, **arguments}
         )
         if saved is not None:
@@ -133,7 +137,7 @@ def same_after_resuming(make_task, train, same_bits):
 OFTEN_USED = ("momentum", "adamw", "lbfgs", "muon and adamw")
 
 
-@EVERY_METHOD
+@EVERY_ONE
 @pytest.mark.parametrize(
     "optimizer", [pytest.param(o, marks=() if o in OFTEN_USED else pytest.mark.slow) for o in OPTIMIZERS]
 )
@@ -156,7 +160,13 @@ def test_every_method_and_dtype(same_after_resuming, method, dtype, criterion):
     same_after_resuming(method, "sgd", dtype=dtype, criterion=CRITERIA[criterion])
 
 
-@EVERY_METHOD
+@pytest.mark.parametrize("method", OF_SINGLE_WEIGHTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_methods_of_single_weights_and_dtypes(same_after_resuming, method, dtype):
+    same_after_resuming(method, "sgd", dtype=dtype)
+
+
+@EVERY_ONE
 def test_batch_norm_and_a_target_that_grows(same_after_resuming, method):
     same_after_resuming(method, kind="conv", sparsity=schedules.cubic(0.7, window=(0.1, 0.6)))
 
@@ -242,7 +252,7 @@ def test_a_loaded_state_is_a_copy(make_task, train, same_bits):
     same_bits(*ends)
 
 
-@EVERY_METHOD
+@EVERY_ONE
 def test_resuming_beyond_the_end_does_not_warn_again(make_task, train, method):
     run = Run(make_task("mlp"), "sgd", method)
     train(run.task, run.optimizers, STEPS)

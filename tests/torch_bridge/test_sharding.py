@@ -86,7 +86,7 @@ WAYS = [
 
 def placements():
     """One layout in one way; all of them in every way are slow."""
-    for number, (layout, way) in enumerate(itertools.product(LAYOUTS, WAYS)):
+    for layout, way in itertools.product(LAYOUTS, WAYS):
         chosen = layout == "copies" and way[2] in ("taylor", "lamp")
         yield pytest.param(layout, *way, marks=() if chosen else pytest.mark.slow)
 

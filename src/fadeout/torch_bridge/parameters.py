@@ -4,15 +4,18 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
+
+from fadeout.torch_bridge.sharding import local
 
 Prunable = Callable[[str, nn.Parameter], bool] | Iterable[str]
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
 # children that torch.compile and the checkpoint and sharding wrappers put between a module and its own
 _INSERTED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_MOMENTA = ("momentum_buffer", "exp_avg")  # of SGD, RMSprop and Muon, and of Adam's kin
 
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -118,6 +121,18 @@ def _listed(names: Sequence[str]) -> str:
 def held_by(optimizers: Sequence[Optimizer]) -> set[int]:
     """The identities of all parameters that the optimizers hold."""
     return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+
+
+def momenta(optimizer: Optimizer, parameter: nn.Parameter) -> list[Tensor]:
+    """What an optimizer has averaged of a parameter's gradients, this process's block; none before a step.
+
+    >>> from torch.optim import SGD
+    >>> layer = nn.Linear(2, 1)
+    >>> momenta(SGD(layer.parameters(), lr=0.1, momentum=0.9), layer.weight)
+    []
+    """
+    state = optimizer.state.get(parameter, {})
+    return [local(state[key]) for key in _MOMENTA if isinstance(state.get(key), Tensor)]
 
 
 def _named_by_user(

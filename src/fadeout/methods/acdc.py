@@ -1,0 +1,87 @@
+"""AC/DC: alternating compressed and decompressed training (Peste et al., 2021)."""
+
+from functools import partial
+
+from torch.optim import Optimizer
+
+from fadeout.methods.mask_pruner import MaskPruner
+from fadeout.methods.method import Method, Phase
+from fadeout.torch_bridge.parameters import momenta
+
+_COMPRESSED = ((10, 15), (20, 25), (30, 35), (40, 45), (50, 55), (60, 65), (70, 75), (85, 100))
+"""From and to which hundredth of the training: on ImageNet, with 100 epochs, these are epochs."""
+
+
+class ACDC(MaskPruner):
+    """Train densely and sparsely by turns, and end sparsely.
+
+    - *Compression*: the weights of lowest magnitude, exactly as many as are to go, are set to zero and held
+      there; the others train on.
+    - *Decompression*: all weights train again, from zero where they were held, and momentum starts anew.
+
+    The first tenth of the training is dense; phases of a twentieth follow, sparse and dense; the last dense
+    one takes a tenth, and the last sparse one 15 %.
+
+    Args:
+        model, optimizer, steps, structure, criterion, prunable: as in
+            :class:`fadeout.SelectiveWeightDecay`.
+        sparsity: the fraction to remove, the same in each compressed phase; of a schedule, its last value.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(10, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> pruner = ACDC(model, optimizer, sparsity=0.9, steps=100)
+    >>> left = []
+    >>> for _ in range(100):
+    ...     optimizer.zero_grad()
+    ...     model(torch.randn(8, 10)).square().mean().backward()
+    ...     optimizer.step()
+    ...     left.append(int(model.weight.count_nonzero()))
+    >>> left[8], left[9], left[14], left[84], left[-1]
+    (100, 10, 10, 10, 10)
+
+    Reference: Peste et al., "AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural Networks",
+    NeurIPS 2021; the phases are those of the authors' programme, whose momentum starts anew in all weights.
+    """
+
+    @property
+    def sparsity_now(self) -> float:
+        """The fraction that is held at zero in this step."""
+        return self._final_sparsity * self._is_compressed(self._clock.step)
+
+    @property
+    def _acts_early(self) -> bool:
+        return True
+
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> None:
+        self._zero_gradients(optimizer)
+
+    def end(self) -> None:
+        before, after = self._is_compressed(self._clock.step), self._is_compressed(self._clock.step + 1)
+        self._zero()
+        if after and not before:
+            self._scores.gone = self._select(self._final_sparsity)
+            self._zero()
+        elif before and not after:
+            self._scores.gone = {}
+            self._forget_momentum()
+        self._tick()
+
+    def _is_compressed(self, step: int) -> bool:
+        """Whether the network is sparse after so many steps: never at first, and always at the end."""
+        now, steps = min(step, self.steps - 1), self.steps
+        return step > 0 and any(a * steps // 100 <= now < b * steps // 100 for a, b in _COMPRESSED)
+
+    def _forget_momentum(self) -> None:
+        for optimizer in self._optimizers:
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                for momentum in momenta(optimizer, parameter):
+                    momentum.zero_()
+
+
+def acdc(epochs: int, sparsity: float) -> list[Phase]:
+    """Peste et al. 2021: compressed and decompressed training by turns (AC/DC)."""
+    return [Phase("train", epochs, pruner=partial(ACDC, sparsity=sparsity), restart=True)]
+
+
+METHOD = Method("acdc", acdc, label="AC/DC", colour="#84180f", dark_colour="#7a8b51", marker="$♣$", order=6)
