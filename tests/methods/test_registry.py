@@ -124,6 +124,7 @@ def test_methods_are_told_apart_by_label_colour_and_marker():
 def test_the_order_in_which_they_are_listed():
     assert list(METHODS) == [
         *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "swd", "auto", "growing_decay", "latent"),
+        *("greg", "hesso"),
         "variant",
     ]
 

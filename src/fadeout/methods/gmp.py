@@ -1,18 +1,14 @@
 """Gradual magnitude pruning (Zhu and Gupta, 2017)."""
 
 from functools import partial
-from typing import Any
-
-import torch
 
 from fadeout import criteria
 from fadeout.fades import GROWTH
 from fadeout.methods.method import CriterionName, Method, Phase
-from fadeout.methods.pruner import Pruner
-from fadeout.structures.elements import Elements
+from fadeout.methods.pruner import MaskPruner
 
 
-class GradualMagnitudePruning(Pruner):
+class GradualMagnitudePruning(MaskPruner):
     """Set the lowest weights to zero while training, more and more of them, and hold them there.
 
     The target grows as ``T (1 - (1 - t) ** 3)``, with ``t`` the position of the progress in the window
@@ -22,6 +18,7 @@ class GradualMagnitudePruning(Pruner):
         model, optimizer, sparsity, steps, structure, criterion, prunable: as in
             :class:`fadeout.SelectiveWeightDecay`; a ``sparsity`` that is a schedule replaces the growth.
 
+    >>> import torch
     >>> model = torch.nn.Linear(10, 10)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> pruner = GradualMagnitudePruning(model, optimizer, sparsity=0.9, steps=100)
@@ -35,14 +32,6 @@ class GradualMagnitudePruning(Pruner):
     Reference: Zhu and Gupta, "To Prune, or Not to Prune", 2017.
     """
 
-    _state_parts = (*Pruner._state_parts, "held")
-    _default_structure = Elements
-
-    @property
-    def factor_now(self) -> float:
-        """What a targeted weight is multiplied by: zero."""
-        return 0.0
-
     def end(self) -> None:
         chosen = self._select(self.sparsity_now)
         self._zero()  # what was zero, and the step has moved
@@ -50,23 +39,8 @@ class GradualMagnitudePruning(Pruner):
         self._zero()
         self._tick()
 
-    def state_dict(self) -> dict[str, Any]:
-        nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
-        return {**super().state_dict(), "held": self._distributed({**nothing, **self._scores.gone})}
-
-    def _read(self, state: dict[str, Any]) -> dict[str, Any]:
-        return {**super()._read(state), "held": self._blocks(state["held"] or {})}
-
-    def _restore(self, parts: dict[str, Any]) -> None:
-        super()._restore(parts)
-        self._scores.gone = parts["held"]
-
     def _share(self) -> float:
         return GROWTH(self.progress + 1 / self.steps)
-
-    def _zero(self) -> None:
-        for name, mask in self._scores.gone.items():
-            self._weight(name).masked_fill_(mask, 0)
 
 
 def gmp(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:

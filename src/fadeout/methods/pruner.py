@@ -18,6 +18,7 @@ from fadeout.methods.step_pruner import StepPruner
 from fadeout.schedules import Schedule
 from fadeout.selection.floats import double
 from fadeout.structures.base import Structure, Target
+from fadeout.structures.elements import Elements
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
 from fadeout.torch_bridge.sharding import distributed_as, local, whole
@@ -174,6 +175,33 @@ class Pruner(StepPruner):
                 squares += torch.stack([part.square().sum() for part in parts]).cpu()
         gone, stays = self._layout.add(squares).tolist()
         return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
+
+
+class MaskPruner(Pruner):
+    """The base of pruners that hold weights at zero: in ``_scores.gone`` are the masks of those."""
+
+    _state_parts = (*Pruner._state_parts, "held")
+    _default_structure = Elements
+
+    @property
+    def factor_now(self) -> float:
+        """What a targeted weight is multiplied by: zero."""
+        return 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
+        return {**super().state_dict(), "held": self._distributed({**nothing, **self._scores.gone})}
+
+    def _read(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._read(state), "held": self._blocks(state["held"] or {})}
+
+    def _restore(self, parts: dict[str, Any]) -> None:
+        super()._restore(parts)
+        self._scores.gone = parts["held"]
+
+    def _zero(self) -> None:
+        for name, mask in self._scores.gone.items():
+            self._weight(name).masked_fill_(mask, 0)
 
 
 # Below this ratio of norms a removal changes nothing that a test set could show.
