@@ -58,14 +58,14 @@ class GrowingRegularization(ChannelPruner):
     @property
     def penalty_now(self) -> float:
         """The paper's lambda at this step: of all filters at first, then of those that are to go."""
-        if self.progress >= _REMOVED:
+        if self._is_past(_REMOVED):
             return 0.0
         return float(np.interp(self.progress, (_BEGUN, _PICKED, _PUSHED), (0.0, _CEILING, _FINAL)))
 
     @property
     def factor_now(self) -> float:
         """What plain SGD multiplies a penalised weight by at this step; 0 when it is removed."""
-        if self.progress >= _REMOVED:
+        if self._is_past(_REMOVED):
             return 0.0
         return min(1 - float(group["lr"]) * self.penalty_now for group in self._groups().values())
 
@@ -106,7 +106,7 @@ class GrowingRegularization(ChannelPruner):
 
     def _is_past(self, share: float, steps: int = 0) -> bool:
         """Whether this share of the training is over now, or so many steps later."""
-        return self._clock.step + steps >= share * self.steps
+        return (self._clock.step + steps) / self.steps >= share
 
     @property
     def _filters(self) -> list[str]:

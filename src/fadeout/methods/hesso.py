@@ -90,8 +90,8 @@ class HESSO(ChannelPruner):
         self._tick()
 
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        return {**state, "fading": {**state["held"], **self._distributed(self._fading or {})}}
+        nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
+        return {**super().state_dict(), "fading": self._distributed(self._fading or nothing)}
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         return {**super()._read(state), "fading": self._blocks(state["fading"])}
