@@ -11,7 +11,7 @@ import fadeout
 from fadeout import methods
 from fadeout.experiments.build import build_model, build_optimizer, build_structure
 from fadeout.experiments.run import Run
-from fadeout.methods import GradualMagnitudePruning
+from fadeout.methods import HESSO, GradualMagnitudePruning, GrowingRegularization
 from fadeout.methods.method import Method, Phase
 from fadeout.methods.registry import METHODS, find_methods, merge_options
 from fadeout.methods.slimming import Slimming
@@ -78,6 +78,8 @@ def test_what_acts_during_training():
             "l2",
         )
         assert [fade.strength(p) for p in (0, 0.5, 1)] == pytest.approx([0.1, 1, 10])
+    assert isinstance(built(method="greg", structure="channels"), GrowingRegularization)
+    assert isinstance(built(method="hesso", structure="channels"), HESSO)
     for method in ("liu", "rewinding"):
         for preset in ("paper", "authors"):
             slimming = built(method=method, structure="channels", smooth_l1=0.25, preset=preset)
@@ -139,7 +141,7 @@ def test_methods_are_told_apart_by_label_colour_and_marker():
 def test_the_order_in_which_they_are_listed():
     assert list(METHODS) == [
         *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "gmp_lamp", "acdc", "rigl", "st3", "swd"),
-        *("auto", "growing_decay", "latent", "progressive", "variant"),
+        *("auto", "growing_decay", "latent", "progressive", "greg", "hesso", "variant"),
     ]
 
 

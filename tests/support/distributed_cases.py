@@ -303,6 +303,9 @@ def resume(how: str, method: str, folder: str, first: int, last: int, steps: int
     elif method == "taylor":
         criterion = fadeout.criteria.moving_average(fadeout.criteria.taylor)
         pruner = fadeout.SelectiveWeightDecay(model, optimizer, criterion=criterion, **options)
+    elif method in ("GrowingRegularization", "HESSO"):
+        kind = getattr(fadeout.methods, method)
+        pruner = kind(model, optimizer, structure=structure("channels"), **options)
     else:
         pruner = fadeout.SelectiveWeightDecay(model, optimizer, structure=structure(method), **options)
     if first:

@@ -114,7 +114,9 @@ def test_what_is_sent_does_not_grow_with_the_model(processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["elements", "channels", "gmp", "taylor"])
+@pytest.mark.parametrize(
+    "method", ["elements", "channels", "gmp", "taylor", "GrowingRegularization", "HESSO"]
+)
 def test_saved_on_four_resumed_on_two_then_on_one(processes, tmp_path, method):
     undisturbed = cases.resume("plain", method, str(tmp_path / "alone"), 0, 30)
     processes(4).run(cases.resume, "fsdp", method, str(tmp_path), 0, 11)

@@ -235,6 +235,25 @@ def lenet_mnist() -> Iterator[Run]:
     yield task("lenet5-mnist", method="dense", epochs=20)
 
 
+@experiment("table", "ResNet-20 with 16 maps on CIFAR-10, 12 epochs, beside the strongest rivals")
+def cifar10_rivals() -> Iterator[Run]:
+    """Methods of equal budget, then those that take longer; two more seeds of ours and of the best rivals."""
+    name = "resnet20-16-cifar10-12"
+    yield task(name, method="dense")
+    weights = ("auto", "gmp_lamp", "acdc", "st3", "rigl", "gmp", "progressive", "swd")
+    for target, method in product((0.95, 0.9, 0.98), weights):
+        yield task(name, method=method, sparsity=target)
+    channels = ("auto", "gmp", "greg", "hesso", "liu", "swd")
+    for target, method in product((0.5, 0.75), channels):
+        yield task(name, method=method, structure="channels", sparsity=target)
+    for seed, target, method in product((1, 2), (0.95, 0.9, 0.98), ("auto", "gmp_lamp", "acdc", "st3")):
+        yield task(name, method=method, sparsity=target, seed=seed)
+    for seed, target, method in product((1, 2), (0.5, 0.75), ("auto", "gmp", "greg")):
+        yield task(name, method=method, structure="channels", sparsity=target, seed=seed)
+    for method in ("han", "rewinding"):
+        yield task(name, method=method, sparsity=0.95)
+
+
 @experiment("table", "What the default fade should do with whole channels")
 def channel_fades() -> Iterator[Run]:
     """Three targets: a small network on digits, and ResNet-20 for three short epochs of CIFAR-10."""

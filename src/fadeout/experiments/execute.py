@@ -13,6 +13,7 @@ import torch
 
 from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
 from fadeout.experiments.distributed import ALONE, World
+from fadeout.experiments.kept import TIMES, overlaps, pack
 from fadeout.experiments.result import make_record
 from fadeout.experiments.run import Run
 from fadeout.experiments.run_folder import (
@@ -29,7 +30,7 @@ from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.training import LEARNING_RATES, Accuracy, Step, evaluate, train
 from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
-from fadeout.methods.magnitude import one_shot
+from fadeout.methods.magnitude import lowest, one_shot
 from fadeout.methods.method import Phase
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
@@ -157,6 +158,8 @@ class Execution:
         self._detach()
         if "after" not in self.figures:
             self.figures["after"], self.figures["top5"] = self._test()
+            if noted := self.figures.pop("kept", []):
+                self.figures["overlap"] = overlaps(noted, self._pack(self.masks))
             self._save()
         return self._record()
 
@@ -270,8 +273,21 @@ class Execution:
         }
         self.losses = []
         self.figures["top1"] = found.top1
+        self._note_kept()
         if self.world.main:
             append_metrics(self.folder, line)
+
+    def _note_kept(self) -> None:
+        """Which weights a removal would keep now; not while a network trains that nothing acts on."""
+        noted, progress = self.figures.setdefault("kept", []), self.epoch / self.ends[-1]
+        if self.phases[self.phase].pruner is None and not self.masks:
+            return
+        if not noted or int(TIMES * progress) > int(TIMES * noted[-1][0]):
+            masks = self.pruner.masks() or lowest(self.model, self.run.sparsity, self.masks, self.structure)
+            noted.append((progress, self._pack(masks)))
+
+    def _pack(self, masks: Masks) -> str:
+        return pack(masks, channels=self.run.structure == "channels")
 
     def _display(self, now: Step) -> dict[str, Any]:
         return {

@@ -20,7 +20,8 @@ def make_record(
         model: the network as the run initialises it.
         state: that of the finished network.
         example: an input of it.
-        figures: its accuracies in the end, and before and after the last removal if there was one.
+        figures: its accuracies in the end, and before and after the last removal if there was one; what part
+            of the final kept set was kept at each progress.
         seconds: how long it took.
     """
     after, top5 = figures["after"], figures["top5"]
@@ -42,6 +43,7 @@ def make_record(
         "operations": dense.operations_output,
         "operations_left": small.operations_output,
         "seconds": round(seconds, 2),
+        **({"overlap": figures["overlap"]} if "overlap" in figures else {}),
         **conditions(),
     }
 

@@ -3,6 +3,8 @@
 from fadeout.methods.acdc import ACDC
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.gmp import GradualMagnitudePruning
+from fadeout.methods.greg import GrowingRegularization
+from fadeout.methods.hesso import HESSO
 from fadeout.methods.magnitude import iterative, one_shot
 from fadeout.methods.rigl import RigL
 from fadeout.methods.st3 import ST3
@@ -10,8 +12,10 @@ from fadeout.methods.swd import SelectiveWeightDecay
 
 __all__ = [
     "ACDC",
+    "HESSO",
     "ST3",
     "GradualMagnitudePruning",
+    "GrowingRegularization",
     "NoPruning",
     "RigL",
     "SelectiveWeightDecay",

@@ -41,7 +41,9 @@ def one_shot(
     >>> one_shot(model, 0.9)
     Masks(1 parameters, 10 of 100 weights left)
     """
-    return _prune(model, checked_sparsity(sparsity), before or Masks({}), structure, criterion, prunable)
+    masks = lowest(model, checked_sparsity(sparsity), before or Masks({}), structure, criterion, prunable)
+    masks.apply(model)
+    return masks
 
 
 def iterative(
@@ -78,7 +80,7 @@ def iterative(
         raise ValueError(f"rounds is a whole number from 1 on, got {rounds!r}")
     target, masks = checked_sparsity(sparsity), Masks({})
     for number in range(1, rounds + 1):
-        masks = _prune(model, target * number / rounds, masks, structure, criterion, prunable)
+        masks = lowest(model, target * number / rounds, masks, structure, criterion, prunable)
         held = masks.hold(model, optimizer)
         try:
             fine_tune(number)
@@ -100,15 +102,15 @@ def _check_held(model: nn.Module, masks: Masks) -> None:
 
 
 @torch.no_grad()
-def _prune(
+def lowest(
     model: nn.Module,
     sparsity: float,
     before: Masks,
     structure: Structure | None,
-    criterion: Criterion,
-    prunable: Prunable,
+    criterion: Criterion = criteria.magnitude,
+    prunable: Prunable = has_two_dimensions,
 ) -> Masks:
-    """Prune to a sparsity; what the masks before have taken comes first."""
+    """What a removal would leave; what the masks before have taken goes first."""
     bound = (structure or Elements()).bind(model, None, prunable)
     bound.check(sparsity)
     criterion = bound.rank_by(criterion)
@@ -122,9 +124,7 @@ def _prune(
     parameters = bound.parameters
     taken = {n: ~block_of(mask, parameters[n]) for n, mask in before.items() if n in parameters}
     gone = bound.select(keep_down(scores, taken), sparsity)
-    masks = Masks({name: distributed_as(~mask, parameters[name]) for name, mask in gone.items()})
-    masks.apply(model)
-    return masks
+    return Masks({name: distributed_as(~mask, parameters[name]) for name, mask in gone.items()})
 
 
 # As methods of an experiment --------------------------------------------------------------------------------

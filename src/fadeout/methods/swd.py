@@ -364,7 +364,7 @@ PROGRESSIVE = Method(
     label="Progressive",
     colour="#7a8cf0",
     dark_colour="#9fb0ff",
-    marker="$♦$",
+    marker="<",
     order=9,
 )
 LATENT = Method(

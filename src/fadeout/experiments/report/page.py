@@ -66,9 +66,9 @@ def page(sections: Sequence[Section]) -> str:
     Args:
         sections: the experiments, in the order in which they are shown.
     """
-    from fadeout.experiments.report.figures import FIGURES  # here: Markdown needs no matplotlib
+    from fadeout.experiments.report.figures import figures  # here: Markdown needs no matplotlib
 
-    return render("experiments.html", sections=[_shown_of(section) for section in sections], figures=FIGURES)
+    return render("experiments.html", sections=[_shown_of(section) for section in sections], figures=figures)
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -94,5 +94,6 @@ def _shown_of(section: Section) -> dict[str, Any]:
         "grids": grids(groups) if section.kind == "grid" else [],
         "listed": [group for group in groups if section.kind != "grid" or not any(group.strengths)],
         "several": len({group.setup for group in groups}) > 1,
+        "decided": any("decided" in group.estimates for group in groups),
         "failed": sum(len(group.failed) for group in groups),
     }

@@ -1,5 +1,6 @@
 """From records to groups: mean and std over seeds, and the paper's values beside them."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -71,12 +72,19 @@ def _metrics(record: Record) -> dict[str, Any]:
         "after": record["after"],
         "change": None if before is None else record.get("removed", record["after"]) - before,
         "before": before,
+        "decided": _decided(record.get("overlap") or []),
         "top5": record.get("top5"),
     }
     for part in ("operations", "parameters"):
         total, left = record.get(part), record.get(f"{part}_left")
         values[part] = None if not total or left is None else 100 * left / total
     return values
+
+
+def _decided(overlap: Sequence[tuple[float, float]]) -> float | None:
+    """From when on 99 % of the final kept set were kept."""
+    late = itertools.takewhile(lambda point: point[1] >= 0.99, reversed(overlap))
+    return min((100 * progress for progress, _ in late), default=None)
 
 
 def _identity(run: Record) -> Group:

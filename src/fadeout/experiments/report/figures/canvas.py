@@ -103,6 +103,16 @@ def spread(estimates: Sequence[Estimate], limit: float = 100.0) -> list[list[flo
     return [below, [min(std, max(limit - e.mean, 0.0)) for std, e in zip(below, estimates, strict=True)]]
 
 
+def legend(axes: Axes) -> None:
+    """What the lines are, below the figure, in as many columns as fit."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure = axes.get_figure()
+    if handles and figure is not None:
+        longest = max(map(len, labels))
+        columns = 3 if longest < 15 else 2 if longest < 26 else 1
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
 def accuracy_axis(axes: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
     """An axis of accuracies: stretched near the top if they come there."""
     known = [value for value in values if math.isfinite(value)] or [100.0]

@@ -65,12 +65,7 @@ def _draw_curves(axes: Axes, groups: list[Group]) -> None:
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
     axes.set(xlabel="weights left, %", ylabel="accuracy after removal, %")
-    handles, labels = axes.get_legend_handles_labels()
-    figure = axes.get_figure()
-    if handles and figure is not None:
-        longest = max(map(len, labels))
-        columns = 3 if longest < 15 else 2 if longest < 26 else 1
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    canvas.legend(axes)
 
 
 def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:

@@ -1,0 +1,126 @@
+"""GReg-2 (Wang et al., 2021): a growing penalty on all filters tells which of them to push to zero."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fadeout.methods.channel_pruner import ChannelPruner, train_channels
+from fadeout.methods.method import Method, Phase
+from fadeout.structures.base import flush_
+from fadeout.torch_bridge.parameters import held_by
+from fadeout.torch_bridge.sharding import gradient_of
+from fadeout.torch_bridge.step_hooks import gradient_scale
+
+# Of the training. Published, for ResNet-56 on CIFAR-10: 78,200 steps of training, 10,000 to pick, some 11,000
+# to push (until the pushed filters are a thousand times smaller), 10,000 to stabilise, 46,920 to fine-tune.
+_BEGUN, _PICKED, _PUSHED, _REMOVED = 0.5, 0.56, 0.63, 0.7
+_CEILING, _FINAL = 0.01, 1.0  # the published penalties, when it picks and when it has pushed
+
+
+class GrowingRegularization(ChannelPruner):
+    """Penalise all filters more and more, see which give way, and push these to zero.
+
+    1. *Train*, up to 0.5 of the training.
+    2. *Pick*, up to 0.56: ``lambda w`` joins the gradient of every filter, with a ``lambda`` that grows from
+       0 to 0.01. Where the loss curves little, filters shrink more, so that their sizes tell of curvature.
+       Those of smallest L1 norm are then to go, the same share of each layer.
+    3. *Push*, up to 0.63: for these ``lambda`` grows to 1, the others have none. Up to 0.7 it stays there.
+    4. *Remove*: filters, scales and shifts are set to zero and held there while the rest trains on.
+
+    The penalties are the published ones, and so are the shares of the training, rounded; ``lambda`` grows at
+    every step, not at every tenth. (In the authors' programme kept filters have one of -1e-4 after the pick.)
+
+    Args:
+        model, optimizer, steps, prunable: as in :class:`fadeout.SelectiveWeightDecay`.
+        sparsity: the fraction to remove, as ``structure`` counts it.
+        structure: a :class:`fadeout.Channels`; which channels can go, and how they are counted.
+
+    >>> import fadeout
+    >>> model = fadeout.models.smallcnn(norm=True)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> structure = fadeout.Channels(torch.zeros(1, 1, 8, 8))
+    >>> pruner = GrowingRegularization(model, optimizer, sparsity=0.5, steps=50, structure=structure)
+    >>> penalties = []
+    >>> for _ in range(50):
+    ...     penalties.append(round(pruner.penalty_now, 4))
+    ...     optimizer.zero_grad()
+    ...     model(torch.randn(8, 1, 8, 8)).square().mean().backward()
+    ...     optimizer.step()
+    >>> penalties[25:37]
+    [0.0, 0.0033, 0.0067, 0.01, 0.2929, 0.5757, 0.8586, 1.0, 1.0, 1.0, 0.0, 0.0]
+    >>> pruner.fade  # removal takes nothing
+    0.0
+
+    Reference: Wang et al., "Neural Pruning via Growing Regularization", ICLR 2021.
+    """
+
+    @property
+    def penalty_now(self) -> float:
+        """The paper's lambda at this step: of all filters at first, then of those that are to go."""
+        if self._is_past(_REMOVED):
+            return 0.0
+        return float(np.interp(self.progress, (_BEGUN, _PICKED, _PUSHED), (0.0, _CEILING, _FINAL)))
+
+    @property
+    def factor_now(self) -> float:
+        """What plain SGD multiplies a penalised weight by at this step; 0 when it is removed."""
+        if self._is_past(_REMOVED):
+            return 0.0
+        return min(1 - float(group["lr"]) * self.penalty_now for group in self._groups().values())
+
+    @property
+    def _acts_early(self) -> bool:
+        return True
+
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
+        penalty, held, loss = self.penalty_now, held_by([optimizer]), None
+        groups, scale = self._groups(), gradient_scale(optimizer)
+        for name in self._filters if penalty else ():
+            gradient = gradient_of(self.parameters[name]) if id(self.parameters[name]) in held else None
+            if gradient is None:
+                continue
+            weight = self._weight(name)
+            if self._is_past(_PICKED):
+                weight = torch.where(self._scores.gone[name], weight, 0)
+            sign = -1 if groups[name].get("maximize", False) else 1
+            gradient.add_(weight, alpha=sign * scale * penalty)
+            if wants_loss and self._layout.owns(name):
+                value = penalty / 2 * weight.square().sum()
+                loss = value if loss is None else loss + value.to(loss.device)
+        return self._sum_over_processes(loss) if wants_loss and penalty else None
+
+    def end(self) -> None:
+        self._check_finite()
+        if not self._is_past(_PICKED) and self._is_past(_PICKED, steps=1):
+            self._scores.gone = self._select(self._final_sparsity)
+        if self._is_past(_REMOVED, steps=1):
+            self._zero()
+        else:
+            for name, mask in self._scores.gone.items():
+                flush_(self._weight(name), mask)
+        self._tick()
+
+    def _share(self) -> float:
+        return float(self._is_past(_PICKED))
+
+    def _is_past(self, share: float, steps: int = 0) -> bool:
+        """Whether this share of the training is over now, or so many steps later."""
+        return (self._clock.step + steps) / self.steps >= share
+
+    @property
+    def _filters(self) -> list[str]:
+        return [name for name in self._bound.fading if self.parameters[name].dim() > 1]
+
+    def _rank(self) -> list[Tensor]:
+        """The ranks of L1 norms in each layer, over its width: so all layers lose the same share."""
+        norms = self._sum_up(lambda name: self._weight(name).abs(), self._filters)
+        return [(norm.argsort(stable=True).argsort() + 0.5) / len(norm) for norm in norms]
+
+
+def greg(epochs: int, sparsity: float, structure: str) -> list[Phase]:
+    """Wang et al. 2021 (GReg-2): a growing penalty shows which filters give way, and pushes these to zero."""
+    return train_channels(GrowingRegularization, "greg", epochs, sparsity, structure)
+
+
+GREG = Method("greg", greg, label="GReg-2", colour="#a8324e", dark_colour="#e58aa0", marker="8", order=20)
