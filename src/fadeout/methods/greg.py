@@ -123,4 +123,4 @@ def greg(epochs: int, sparsity: float, structure: str) -> list[Phase]:
     return train_channels(GrowingRegularization, "greg", epochs, sparsity, structure)
 
 
-GREG = Method("greg", greg, label="GReg-2", colour="#a8324e", dark_colour="#e58aa0", marker="p", order=20)
+GREG = Method("greg", greg, label="GReg-2", colour="#a8324e", dark_colour="#e58aa0", marker="$☀$", order=20)

@@ -99,7 +99,8 @@ class SelectiveWeightDecay(Pruner):
             prunable=prunable,
         )
         if isinstance(self._fade, Latent):
-            self._latents = Latents(self._weight, self._layout, self._fade.sparse)
+            sizes = {name: parameter.numel() for name, parameter in self.parameters.items()}
+            self._latents = Latents(self._weight, sizes, self._layout, self._fade.sparse)
 
     @property
     def factor_now(self) -> float:
@@ -172,6 +173,8 @@ class SelectiveWeightDecay(Pruner):
             self._check_finite()
             self._latents.hold()
         else:
+            if self._latents is not None:
+                self._latents.mirror()
             dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
             targets = self._affected(sparsity)  # which
@@ -364,7 +367,7 @@ PROGRESSIVE = Method(
     label="Progressive",
     colour="#7a8cf0",
     dark_colour="#9fb0ff",
-    marker="<",
+    marker="$♪$",
     order=9,
 )
 LATENT = Method(

@@ -14,11 +14,12 @@ from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import METRICS, Estimate, Group, alike, anchor
 from fadeout.experiments.report.records import Record, Section
 from fadeout.experiments.report.styles import METHODS
+from fadeout.methods import registry
 
 FIELDS = ("data", "network", "width", "structure", "method", "sparsity", "a_min", "a_max")
 """What a group and a published value are compared by."""
 
-_WITHOUT_STRENGTHS = ("dense", "one_shot", "han", "liu", "rewinding", "gmp", "auto")
+_WITHOUT_STRENGTHS = [name for name, method in registry.METHODS.items() if "a_min" not in method.options]
 """Methods that have no ``a_min`` and ``a_max``, whatever their runs say."""
 
 
