@@ -97,6 +97,8 @@ class moving_average:
     Args:
         criterion: the criterion to average.
         decay: weight of the past, in [0, 1).
+        before: what scores before the first step, when there are no gradients yet; by default that is an
+            error.
 
     >>> steadier = moving_average(taylor, decay=0.9)
     >>> steadier.update(torch.tensor([1.0]), torch.tensor([2.0]))
@@ -105,10 +107,10 @@ class moving_average:
 
     needs_gradient = True  # the average over steps is a state, to be kept like a gradient score
 
-    def __init__(self, criterion: Criterion, decay: float = 0.9):
+    def __init__(self, criterion: Criterion, decay: float = 0.9, *, before: Criterion | None = None):
         if not 0 <= decay < 1:
             raise ValueError(f"the decay of a moving average lies in [0, 1), got {decay!r}")
-        self.criterion, self.decay = criterion, decay
+        self.criterion, self.decay, self.before = criterion, decay, before
         self.elementwise = getattr(criterion, "elementwise", False)
 
     def __call__(self, weight: Tensor, gradient: Tensor) -> Tensor:

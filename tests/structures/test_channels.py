@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import re
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch import nn
 import fadeout
 from fadeout import Channels, Decay, Progressive, SelectiveWeightDecay, models
 from fadeout.measure import measure
-from fadeout.methods import GradualMagnitudePruning
+from fadeout.methods import GradualMagnitudePruning, one_shot
 
 # Which can go ---------------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ def test_networks_without_candidates(model, structure, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"by": "size"}, "by is one of 'scale', 'norm'; got 'size'"),
+        ({"by": "size"}, "by is one of 'scale', 'norm', 'taylor', None; got 'size'"),
         ({"of": "bytes"}, "of is one of 'parameters', 'operations'; got 'bytes'"),
         ({"candidates": "some"}, "candidates is one of 'paper', 'all'; got 'some'"),
         ({"min_channels": -1}, "min_channels is a whole number from 0 on, got -1"),
@@ -296,8 +297,15 @@ def test_the_whole_target_is_known_from_the_first_step():
     model = scatter(Residual()).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pruner = SelectiveWeightDecay(
+        model, optimizer, sparsity=0.6, steps=STEPS, structure=Channels(IMAGE.double(), by="scale")
+    )
+    assert pruner.sparsity_now == 0.6
+    pruner.detach()
+    pruner = SelectiveWeightDecay(
         model, optimizer, sparsity=0.6, steps=STEPS, structure=Channels(IMAGE.double())
     )
+    assert pruner.sparsity_now == 0.0  # what matters is seen first
+    pruner._clock.step = math.ceil(0.1 * STEPS)
     assert pruner.sparsity_now == 0.6
     pruner.detach()
     growing = SelectiveWeightDecay(
@@ -315,3 +323,59 @@ def test_graph_convolutions_keep_their_channels():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="no channel of this network can go"):
         SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, structure=Channels(example, by="norm"))
+
+
+# The default score ----------------------------------------------------------------------------------------
+
+
+def trained(model, structure, steps=60, sparsity=0.5):
+    """A short training on something that can be learned; returns the masks."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=sparsity, steps=steps, structure=structure)
+    for number in range(steps):
+        torch.manual_seed(number)
+        x = torch.randn(16, 3, 8, 8)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), (x.mean((1, 2, 3)) > 0).long()).backward()
+        optimizer.step()
+    assert pruner.fade == 0
+    return pruner.remove()
+
+
+def test_equal_scales_do_not_decide():
+    """All scales of a residual network begin at one: no layer falls to its last channel because of that."""
+    torch.manual_seed(0)
+    model, example = fadeout.models.resnet20(num_classes=2, width=8), torch.zeros(1, 3, 8, 8)
+    masks = trained(model, Channels(example))
+    shares = [float(mask.float().mean()) for name, mask in masks.items() if name.endswith("weight")]
+    assert min(shares) >= 0.25
+    assert len({round(share, 3) for share in shares}) > 2  # nor do all layers lose alike
+
+
+def test_branches_that_begin_at_zero_are_not_destroyed():
+    torch.manual_seed(0)
+    model, example = fadeout.models.resnet20(num_classes=2, width=8), torch.zeros(1, 3, 8, 8)
+    last = [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)][2::2]
+    with torch.no_grad():
+        for name in last:
+            model.get_submodule(name).weight.zero_()
+    masks = trained(model, Channels(example, candidates="all"))
+    for name, mask in masks.items():
+        assert mask.any(), name
+    shares = [float(mask.float().mean()) for name, mask in masks.items() if name.endswith("weight")]
+    assert min(shares) > 0.1
+
+
+def test_before_the_first_step_scales_rank():
+    model = scatter(Residual()).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pruner = SelectiveWeightDecay(
+        model, optimizer, sparsity=0.5, steps=STEPS, structure=Channels(IMAGE.double())
+    )
+    by_scale = one_shot(copy.deepcopy(model), 0.5, structure=Channels(IMAGE.double(), by="scale"))
+    assert {n: m.tolist() for n, m in pruner.masks().items()} == {n: m.tolist() for n, m in by_scale.items()}
+
+
+def test_gradients_cannot_rank_where_nothing_trains():
+    with pytest.raises(ValueError, match=r"by='taylor'.*gradients.*'scale' or 'norm'"):
+        one_shot(scatter(Residual()), 0.5, structure=Channels(IMAGE, by="taylor"))

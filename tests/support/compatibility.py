@@ -71,7 +71,7 @@ def gmp(**arguments: Any) -> Callable[..., Any]:
 
 
 def channels(**arguments: Any) -> Channels:
-    return Channels(torch.zeros(1, 2, 6, 6), **arguments)
+    return Channels(torch.zeros(1, 2, 6, 6), **{"by": "scale", **arguments})
 
 
 GROWING = schedules.exponential(1.0, 1e3)

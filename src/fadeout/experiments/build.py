@@ -49,5 +49,6 @@ def build_optimizer(run: Run, model: nn.Module) -> Optimizer:
 def build_structure(run: Run, example: Any) -> Elements | Channels:
     """The unit that is pruned as a whole."""
     if run.structure == "channels":
-        return Channels(example, min_channels=run.min_channels)
+        by = None if run.method == "auto" else "scale"  # all others rank as the paper does
+        return Channels(example, by=by, min_channels=run.min_channels)
     return AuthorsElements() if run.preset == "authors" else Elements()

@@ -103,6 +103,10 @@ class Bound:
         """What each weight is scored by, for a criterion of which the structure may do a part itself."""
         return criterion
 
+    def share(self, progress: float) -> float:
+        """The fraction of the target that is targeted, where it does not grow."""
+        return 1.0
+
     def check(self, sparsity: float) -> None:
         """Raise where a target is out of reach; by default all can be reached."""
 

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
+from fadeout import criteria
 from fadeout._checks import one_of
+from fadeout.criteria import Criterion
+from fadeout.fades import Decay, Fade
 from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Network, Of
 from fadeout.graph.rules.calls import source
@@ -50,7 +53,9 @@ class Channels(Structure):
         example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
         by: ``"scale"`` ranks by the batch-norm's scale (the paper's criterion, after Liu et al.); ``"norm"``
             by the norm of the filter with its batch-norm slice, which also makes candidates of layers
-            without batch-norm, linear layers included.
+            without batch-norm, linear layers included; ``"taylor"`` by how much the loss feels the scale,
+            ``|scale * gradient|`` averaged over steps and divided by the mean of the layer. By default
+            ``"taylor"`` where a pruner is given no criterion and no :class:`fadeout.Decay`, else ``"scale"``.
         of: ``"parameters"``, or ``"operations"`` for a target in multiply-accumulates.
         filters: the filters of targeted channels fade too, not only scale and shift.
         candidates: as in the paper's networks, a batch-norm that feeds an addition which another batch-norm
@@ -70,7 +75,7 @@ class Channels(Structure):
         self,
         example_input: Any,
         *,
-        by: Literal["scale", "norm"] = "scale",
+        by: Literal["scale", "norm", "taylor"] | None = None,
         of: Of = "parameters",
         filters: bool = False,
         candidates: Literal["paper", "all"] = "paper",
@@ -78,7 +83,7 @@ class Channels(Structure):
         couple: bool = False,
         leaves: Iterable[Any] = (),
     ):
-        one_of("by", by, ("scale", "norm"))
+        one_of("by", by, ("scale", "norm", "taylor", None))
         one_of("of", of, ("parameters", "operations"))
         one_of("candidates", candidates, ("paper", "all"))
         if min_channels < 0:
@@ -87,6 +92,11 @@ class Channels(Structure):
         self.of: Of = of
         self.candidates, self.min_channels = candidates, min_channels
         self.couple, self.leaves = couple, tuple(leaves)
+
+    def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
+        """How much the loss feels a channel: its scale alone says little, all of them begin alike."""
+        by_default = self.by is None and not isinstance(fade, Decay)
+        return _TAYLOR if by_default or self.by == "taylor" else criteria.magnitude
 
     def bind(
         self,
@@ -167,11 +177,25 @@ class BoundChannels(Bound):
     ):
         super().__init__(structure, parameters, layout)
         self.layers, self.cost = layers, cost
+        self._relative = False  # scores are compared over the mean of their layer
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
 
     @property
     def fading(self) -> Sequence[str]:
         return [name for layer in self.layers for name in layer.fading]
+
+    def rank_by(self, criterion: Criterion) -> Criterion:
+        self._relative = criterion is _TAYLOR
+        if self.structure.by == "taylor" and not self._relative:
+            raise ValueError(
+                f"Channels(by='taylor') ranks by gradients of a training, and the criterion is {criterion}: "
+                "use SelectiveWeightDecay without a criterion, or by='scale' or 'norm'"
+            )
+        return criterion
+
+    def share(self, progress: float) -> float:
+        """The whole target from the first step, or once there has been time to see what matters."""
+        return float(progress >= _WARM_UP) if self._relative else 1.0
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is out of reach."""
@@ -187,6 +211,7 @@ class BoundChannels(Bound):
         """Mark scale and shift of the channels that a removal at this sparsity would take."""
         sizes = self._sizes(scores)
         ranked = [_together([sizes[name] for name in layer.scored]) for layer in self.layers]
+        ranked = [_over_mean(scores) for scores in ranked] if self._relative else ranked
         free = np.concatenate([self._free(score) for score in ranked])
         together = np.concatenate(ranked)
         order = together.argsort(kind="stable")
@@ -240,6 +265,16 @@ class BoundChannels(Bound):
         """All but the highest ``min_channels`` of a layer, which must stay."""
         stay = lowest([torch.from_numpy(scores)], max(len(scores) - self.structure.min_channels, 0))
         return stay[0].numpy()
+
+
+_TAYLOR = criteria.moving_average(criteria.taylor, decay=0.99, before=criteria.magnitude)
+_WARM_UP = 0.1  # of the training: what matters is not known at the start
+
+
+def _over_mean(scores: np.ndarray) -> np.ndarray:
+    """Scores over the mean of their layer, so that layers compare; minus infinity stays what it is."""
+    mean = scores[np.isfinite(scores)].mean() if np.isfinite(scores).any() else 0.0
+    return scores / mean if mean > 0 else scores
 
 
 def _filters(node: fx.Node, network: Network) -> tuple[str, ...]:

@@ -67,6 +67,9 @@ class Scores:
             raise FloatingPointError
         if not self.need_gradients:
             return keep_down(self._ask(alone=alone), self.gone)
+        before = getattr(self.criterion, "before", None)
+        if not self.kept and before is not None:
+            return keep_down(scores_of(self.parameters, before), self.gone)
         if not self.kept:
             raise ValueError(
                 f"{self.criterion} scores weights by their gradients, and no step has been taken yet"
