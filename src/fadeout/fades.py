@@ -193,8 +193,9 @@ class Latent(Fade):
         """What the network runs on, for latents under a threshold."""
         if not threshold:
             return latent.clone()
-        left = 1 - (threshold / latent.abs()).square_()
-        return latent * left.clamp_min_(0).sqrt_()
+        wide = latent if latent.dtype.itemsize >= 4 else latent.float()
+        root = wide.square().sub_(threshold**2).clamp_min_(0).sqrt_()
+        return root.copysign_(wide).to(latent.dtype)
 
 
 _LATENT_GROWTH = cubic(1.0, window=(0.1, 0.5))

@@ -53,7 +53,7 @@ def test_one_seed_gives_one_result():
 
 
 def test_histograms_by_hand():
-    weights = torch.tensor([0.0, 1e-30, 1e-5, -0.3, 1e9])
+    weights = torch.tensor([0.0, 1e-30, 1.1e-5, -0.3, 1e9])
     fading = Fading.of(0.6, [weights], torch.tensor([False, False, False, True, True]))
     at = {round(centre, 4): number for number, centre in enumerate(fading.centres)}
     assert fading.goes[0][0] == 2

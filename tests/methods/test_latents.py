@@ -8,7 +8,6 @@ from torch import nn
 
 import fadeout
 from fadeout import Latent, SelectiveWeightDecay, criteria
-from fadeout.methods.latents import _rounded
 from fadeout.schedules import cubic
 
 
@@ -16,15 +15,11 @@ def reference(weight, steps, sparsity, rate, gradient):
     """Plain SGD on latents, with a sort at every step."""
     latent, grow = weight.clone(), cubic(1.0, window=(0.1, 0.5))
     for number in range(3 * steps // 4):
-        step = latent.add(gradient(weight), alpha=-rate) - latent  # as SGD does, to the last bit
-        if number:
-            size = latent.abs() / _rounded(float(latent.abs().sum()) / latent.numel())
-            step *= ((size + 1) / 2).clamp_max(2)
-        latent = latent + step
+        latent.add_(gradient(weight), alpha=-rate)  # as SGD does, to the last bit
         k = round(sparsity * grow(number / steps + 1 / steps) * latent.numel())
         threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
         # sqrt(u^2 - T^2), rounded as the library does: near T the root makes much of the last bit
-        weight = latent * (1 - (threshold / latent.abs()) ** 2).clamp_min(0).sqrt()
+        weight = (latent.square() - threshold**2).clamp_min(0).sqrt() * latent.sign()
     settled = weight == 0
     for _ in range(3 * steps // 4, steps):
         weight = weight.add(gradient(weight), alpha=-rate).masked_fill(settled, 0)

@@ -201,6 +201,7 @@ class Execution:
             steps=self.run.steps,
             scheduler=self.scheduler,
             device=self.device,
+            bfloat16=self.run.precision == "bfloat16",
             on_epoch=self._begin_epoch,
             on_step=self._after_step,
             world=self.world,

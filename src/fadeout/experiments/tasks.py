@@ -31,6 +31,7 @@ TASKS: dict[str, Run] = {
         width=16,
         epochs=12,
         learning_rates="cosine_to_zero",
+        precision="bfloat16",
         fine_tune=1,
         last_fine_tune=2,
         fine_tune_lr=1e-3,

@@ -56,6 +56,7 @@ def train(
     steps: int | None = None,
     scheduler: LRScheduler | None = None,
     device: torch.device | str = "cpu",
+    bfloat16: bool = False,
     on_epoch: Callable[[int], object] | None = None,
     on_step: Callable[[Step], object] | None = None,
     world: World = ALONE,
@@ -74,6 +75,7 @@ def train(
         steps: at most so many in an epoch, for a trial; by default all that the data give.
         scheduler: of the learning rate; stepped after every optimizer step.
         device: where the network lies.
+        bfloat16: compute in mixed precision (``torch.autocast``); weights and their gradients stay float32.
         on_epoch: called with the number of each epoch before its first step.
         on_step: called after every step.
         world: the processes that train together, each of which takes its share of every batch; the model
@@ -93,7 +95,8 @@ def train(
             x, y, weight, number = world.share(*batch)
             torch.manual_seed(((seed * 10_007 + epoch) * 1_000_003 + step + number * 2**40) % 2**63)
             optimizer.zero_grad()
-            loss = F.cross_entropy(predict(model, x, device), y.to(device))
+            with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bfloat16):
+                loss = F.cross_entropy(predict(model, x, device), y.to(device))
             (weight * loss).backward()
             optimizer.step()
             loss = world.average(model, loss.detach(), weight)

@@ -1,13 +1,11 @@
 """Latent weights: what the optimizer steps, while the network runs on their sparse form."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from fadeout.selection.floats import double
 from fadeout.structures.base import Target
 from fadeout.torch_bridge.sharding import Layout
 
@@ -17,19 +15,14 @@ class Latents:
 
     Args:
         weight: gives this process's block of a parameter, by name.
-        sizes: how many weights each parameter has, on all processes.
         layout: which process has which of them.
         sparse: what the network runs on, of latents and a threshold: :meth:`fadeout.Latent.sparse`.
     """
 
     def __init__(
-        self,
-        weight: Callable[[str], Tensor],
-        sizes: Mapping[str, int],
-        layout: Layout,
-        sparse: Callable[[Tensor, float], Tensor],
+        self, weight: Callable[[str], Tensor], layout: Layout, sparse: Callable[[Tensor, float], Tensor]
     ):
-        self._weight, self._sizes, self._layout, self._sparse = weight, sizes, layout, sparse
+        self._weight, self._layout, self._sparse = weight, layout, sparse
         self.values: dict[str, Tensor] = {}
         """By name; none before the first step, when the weights are their own latents, or once settled."""
         self.held: dict[str, Tensor] = {}
@@ -47,25 +40,6 @@ class Latents:
                 written = weight != self._of(name, latent)
                 latent.copy_(torch.where(written, weight, latent))
             weight.copy_(latent)
-
-    @torch.no_grad()
-    def mirror(self) -> None:
-        """Lengthen the step that the optimizer has just taken where latents are large, shorten it elsewhere.
-
-        With ``u`` the latents before it and the mean over a parameter, the step ``d`` becomes
-        ``d min((1 + |u| / mean |u|) / 2, 2)``.
-        """
-        if not self.values:
-            return
-        sums = [double(u).abs().sum() if self._layout.owns(n) else 0.0 for n, u in self.values.items()]
-        totals = self._layout.add(torch.tensor(sums, dtype=torch.float64, device="cpu")).tolist()
-        for (name, latent), total in zip(self.values.items(), totals, strict=True):
-            mean = _rounded(total / self._sizes[name])
-            if mean > 0:
-                weight = self._weight(name)
-                step = weight - latent
-                step *= latent.abs().div_(mean).add_(1).div_(2).clamp_max_(2)
-                torch.add(latent, step, out=weight)
 
     @torch.no_grad()
     def leave(self, targets: Mapping[str, Target]) -> None:
@@ -130,9 +104,3 @@ class Latents:
         weight = torch.empty_like(latent)
         self._write(name, weight, latent)
         return weight
-
-
-def _rounded(number: float) -> float:
-    """To twelve bits: sums of shards, whose last bits depend on their order, then give the same."""
-    mantissa, exponent = math.frexp(number)
-    return math.ldexp(round(mantissa * 2**12), exponent - 12)

@@ -102,14 +102,11 @@ class ST3(SelectiveWeightDecay):
         if split:
             self.detach()
             raise ValueError(f"ST-3 rescales whole rows, and those of {split[0]!r} lie on several processes")
-        self._latents = Rescaled(self._weight, {}, self._layout, fade.sparse)
+        self._latents = Rescaled(self._weight, self._layout, fade.sparse)
 
 
 class Rescaled(Latents):
     """Latent weights whose sparse form is rescaled row by row."""
-
-    def mirror(self) -> None:
-        """The optimizer's steps are taken as they are."""
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
         super()._write(name, weight, latent)

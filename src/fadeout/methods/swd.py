@@ -99,8 +99,7 @@ class SelectiveWeightDecay(Pruner):
             prunable=prunable,
         )
         if isinstance(self._fade, Latent):
-            sizes = {name: parameter.numel() for name, parameter in self.parameters.items()}
-            self._latents = Latents(self._weight, sizes, self._layout, self._fade.sparse)
+            self._latents = Latents(self._weight, self._layout, self._fade.sparse)
 
     @property
     def factor_now(self) -> float:
@@ -173,8 +172,6 @@ class SelectiveWeightDecay(Pruner):
             self._check_finite()
             self._latents.hold()
         else:
-            if self._latents is not None:
-                self._latents.mirror()
             dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
             targets = self._affected(sparsity)  # which
@@ -226,7 +223,7 @@ class SelectiveWeightDecay(Pruner):
 
     def _sparsity_at(self, share: float) -> float:
         grows = self.structure.gradual or self._fade.latent  # under a threshold nothing fades slowly
-        return super()._sparsity_at(share if grows else self._bound.share(self.progress))
+        return super()._sparsity_at(share if grows else self._bound.share(self.progress + 1 / self.steps))
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():
