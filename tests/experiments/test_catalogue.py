@@ -19,10 +19,10 @@ def test_targets():
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("cora", 18 * 3 * 4 + 4 * 5 * 4),
-        ("lenet-grid", 2 * 17),
+        ("cora", 18 * 3 * 5 + 4 * 5 * 5),
+        ("lenet-grid", 2 * 18),
         ("cifar10-tradeoff", 4 * 22 * 5),
-        ("cifar10-short", 8),
+        ("cifar10-short", 10),
         ("imagenet", 3 * 4 + 4 * 4),
         ("comparison", 11),
         ("extended-grid", 50),
@@ -30,9 +30,9 @@ def test_targets():
         ("ablation", 12),
         ("cost", 6),
         ("demo", 13 + 3),
-        ("lenet-mnist", 3 * 10),
-        ("channel-fades", 3 * 3 * 6 + 3 * 4),
-        ("fade-variants", 14 * (2 * 4 + 2)),
+        ("lenet-mnist", 3 * 4 * 8 + 1),
+        ("channel-fades", 3 * 3 * 7 + 3 * 5),
+        ("fade-variants", 16 * (2 * 4 + 2)),
     ],
 )
 def test_how_many_runs(name, count):

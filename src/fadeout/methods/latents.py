@@ -47,9 +47,9 @@ class Latents:
         self.choose(targets)
         for name in targets:
             weight = self._weight(name)
-            latent = self.values.setdefault(name, torch.empty_like(weight))
-            latent.copy_(weight)
-            self._write(name, weight, latent)
+            if name not in self.values:
+                self.values[name] = torch.empty_like(weight)
+            self._write(name, weight, self.values[name].copy_(weight))
             self._versions[name] = weight._version
 
     def settle(self) -> None:
