@@ -254,6 +254,16 @@ def cifar10_rivals() -> Iterator[Run]:
         yield task(name, method=method, sparsity=0.95)
 
 
+@experiment(
+    "table", "Residual branches that begin at zero: ResNet-20 with 16 maps on CIFAR-10, half by channels"
+)
+def zero_branches() -> Iterator[Run]:
+    """The same network with ordinary branches and with such that begin at zero, dense and pruned."""
+    short = {"structure": "channels", "sparsity": 0.5, "epochs": 4}
+    for seed, method, residual in product(range(3), ("auto", "dense"), ("plain", "zero")):
+        yield task("resnet20-16-cifar10-12", method=method, residual=residual, seed=seed, **short)
+
+
 @experiment("table", "What the default fade should do with whole channels")
 def channel_fades() -> Iterator[Run]:
     """Three targets: a small network on digits, and ResNet-20 for three short epochs of CIFAR-10."""

@@ -39,6 +39,8 @@ class Common:
     """feature maps of the network's first stage, or hidden units; by default the network's own"""
     norm: bool = field(default=True, metadata=_LATER)
     """whether the network has batch-norms, where it leaves the choice"""
+    residual: Literal["normed", "plain", "zero"] = field(default="normed", metadata=_LATER)
+    """residual blocks as in the paper, with a batch-norm after each addition; plain; or beginning at zero"""
     method: str = "auto"
     """how it is pruned"""
     structure: Literal["elements", "channels"] = "elements"
