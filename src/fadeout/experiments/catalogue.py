@@ -293,8 +293,28 @@ def fade_variants() -> Iterator[Run]:
         for method in ("latent", "progressive", "gmp")
         for criterion in ("magnitude", "lamp")
     ]
-    fades += [{"method": "variant", "fade": name} for name in VARIANTS if not name.endswith("until 0.4")]
+    fades += [
+        {"method": "variant", "fade": name}
+        for name in VARIANTS
+        if not name.endswith("until 0.4") and not name.startswith("latents")
+    ]
     for target, seed, fade in product((0.99, 0.98), range(4), fades):
         yield task("digits", norm=False, sparsity=target, seed=seed, **fade)
     for seed, fade in product(range(2), fades):
         yield task("lenet5-mnist", sparsity=0.99, seed=seed, epochs=8, **fade)
+
+
+@experiment("table", "What latent weights owe to each of their constants, on held-out training data")
+def latent_variants() -> Iterator[Run]:
+    """Latent weights, variants and rivals, without a look at the test data: Cora, LeNet-5 on MNIST."""
+    fades = [
+        {"method": method, "criterion": criterion}
+        for method in ("latent", "gmp")
+        for criterion in ("magnitude", "lamp")
+    ]
+    fades += [{"method": "progressive"}, {"method": "st3"}]
+    fades += [{"method": "variant", "fade": name} for name in VARIANTS if name.startswith("latents")]
+    for target, seed, fade in product((0.99, 0.998, 0.999), range(3), fades):
+        yield task("gcn-cora", sparsity=target, seed=seed, validation=True, **fade)
+    for seed, fade in product(range(2), fades):
+        yield task("lenet5-mnist", sparsity=0.99, seed=seed, epochs=8, validation=True, **fade)
