@@ -18,6 +18,7 @@ from torch import Tensor
 from fadeout._checks import one_of
 from fadeout._clock import Clock
 from fadeout.schedules import Schedule, as_schedule, cubic
+from fadeout.selection.floats import root_
 
 
 class Dose(NamedTuple):
@@ -194,7 +195,7 @@ class Latent(Fade):
         if not threshold:
             return latent.clone()
         wide = latent if latent.dtype.itemsize >= 4 else latent.float()
-        root = wide.square().sub_(threshold**2).clamp_min_(0).sqrt_()
+        root = root_(wide.square().sub_(threshold**2).clamp_min_(0))
         return root.copysign_(wide).to(latent.dtype)
 
 

@@ -6,8 +6,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fadeout.selection.passes import flat
 from fadeout.structures.base import Target
 from fadeout.torch_bridge.sharding import Layout
+
+_PIECE = 1 << 16  # weights, which a core's own cache holds several times
 
 
 class Latents:
@@ -95,8 +98,14 @@ class Latents:
         self.values, self.held, self._targets, self._versions = values, held, {}, {}
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
-        threshold = self._thresholds[name]
-        for mask, own, there in self._targets[name].parts(latent, weight):
+        threshold, target = self._thresholds[name], self._targets[name]
+        row, sparse = flat(latent), flat(weight)
+        views = latent.stride() == weight.stride() and sparse.data_ptr() == weight.data_ptr()
+        if target.is_threshold and views:
+            for own, there in zip(row.split(_PIECE), sparse.split(_PIECE), strict=True):
+                there.copy_(self._sparse(own, threshold))
+            return
+        for mask, own, there in target.parts(latent, weight):
             there.copy_(self._sparse(own, threshold).masked_fill_(mask, 0))
 
     def _of(self, name: str, latent: Tensor) -> Tensor:

@@ -24,6 +24,11 @@ from fadeout.torch_bridge.sharding import Layout
 class Target(Protocol):
     """Which weights of one parameter are targeted, by mask or by threshold."""
 
+    @property
+    def is_threshold(self) -> bool:
+        """Whether the targeted weights are those up to :meth:`threshold`, so that nobody needs a mask."""
+        ...
+
     def mask(self, weight: Tensor) -> Tensor:
         """True where a weight is targeted."""
         ...
@@ -48,6 +53,8 @@ class Target(Protocol):
 
 class Marked:
     """The targeted weights by a mask: for every structure and criterion."""
+
+    is_threshold = False
 
     def __init__(self, mask: Tensor):
         self._mask = mask

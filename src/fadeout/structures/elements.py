@@ -179,6 +179,10 @@ class Below:
         # what targeted weights are below, but for ties that have to be told apart
         self._limit = lowest.threshold if lowest.ties else floats.after(lowest.threshold, passes.wide)
 
+    @property
+    def is_threshold(self) -> bool:
+        return self._ties is None
+
     def mask(self, weight: Tensor) -> Tensor:
         return self.lowest.mask(self._number, weight)
 
