@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout._arguments import checked
 from fadeout._checks import as_list
 from fadeout._files import write_atomically
 from fadeout.torch_bridge.parameters import check_held, named
@@ -28,6 +29,7 @@ class Masks(Mapping[str, Tensor]):
     1
     """
 
+    @checked
     def __init__(self, masks: Mapping[str, Tensor]):
         self._masks = dict(masks)
         for name, mask in self._masks.items():
@@ -61,6 +63,7 @@ class Masks(Mapping[str, Tensor]):
         """The fraction that goes; 0 for no masks at all."""
         return 1 - self.left / self.total if self.total else 0.0
 
+    @checked
     def apply(self, model: nn.Module) -> None:
         """Set the weights that go to exactly zero: in the model, or in an averaged copy (EMA) of it.
 
@@ -75,6 +78,7 @@ class Masks(Mapping[str, Tensor]):
         for weight, mask in self._match(parameters):
             weight.masked_fill_(~mask, 0)
 
+    @checked
     def hold(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> StepHooks:
         """Keep the zeros at zero through further training: they are set again after every step.
 

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout._arguments import checked
 from fadeout._checks import checked_sparsity, in_range
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.methods.step_pruner import StepPruner
-from fadeout.schedules import Schedule
+from fadeout.schedules import Schedule, Sparsity, Steps
 from fadeout.selection.floats import double
 from fadeout.structures.base import Structure, Target
 from fadeout.structures.scores import Scores
@@ -29,13 +30,14 @@ class Pruner(StepPruner):
     _state_parts = (*StepPruner._state_parts, "sparsity", "scores")
     _default_structure: type[Structure]
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: float | Schedule,
-        steps: int,
+        sparsity: Sparsity,
+        steps: Steps,
         structure: Structure | None = None,
         criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,

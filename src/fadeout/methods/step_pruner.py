@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout._checks import as_list, checked_steps
+from fadeout._checks import as_list
 from fadeout._clock import Clock
 from fadeout.structures.base import Structure
 from fadeout.structures.scores import not_finite
@@ -49,7 +49,7 @@ class StepPruner(Rounds, ABC):
         structure: Structure,
         prunable: Prunable = has_two_dimensions,
     ):
-        self._clock = Clock(checked_steps(steps))
+        self._clock = Clock(steps)
         self.structure = structure
         self._optimizers = as_list(optimizer)
         self._model = model

@@ -151,6 +151,7 @@ class Structure:
             [ True,  True]])
     """
 
+    _in_words: ClassVar[str] = "fadeout.Elements() or fadeout.Channels(example_input)"
     gradual: ClassVar[bool] = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
     fade: ClassVar[Fade] = Progressive()

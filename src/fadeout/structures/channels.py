@@ -1,9 +1,9 @@
 """Channels: structured pruning, its target counted in what is really gone."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
-from fadeout._checks import one_of
+from fadeout._arguments import Example, Leaves, Only, checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade
 from fadeout.graph.analysis import analyse
@@ -68,26 +68,23 @@ class Channels(Structure):
     Network Slimming", ICCV 2017.
     """
 
+    _in_words = "fadeout.Channels(example_input)"
     gradual = False
     """The whole target from the first step: which channels stay wants to be known early."""
 
+    @checked
     def __init__(
         self,
-        example_input: Any,
+        example_input: Example,
         *,
         by: Literal["scale", "norm", "taylor"] | None = None,
         of: Of = "parameters",
         filters: bool = False,
         candidates: Literal["paper", "all"] = "paper",
-        min_channels: int = 1,
+        min_channels: Annotated[int, Only(lambda n: n >= 0, "a whole number from 0 on")] = 1,
         couple: bool = False,
-        leaves: Iterable[Any] = (),
+        leaves: Leaves = (),
     ):
-        one_of("by", by, ("scale", "norm", "taylor", None))
-        one_of("of", of, ("parameters", "operations"))
-        one_of("candidates", candidates, ("paper", "all"))
-        if min_channels < 0:
-            raise ValueError(f"min_channels is a whole number from 0 on, got {min_channels!r}")
         self.example_input, self.by, self.filters = example_input, by, filters
         self.of: Of = of
         self.candidates, self.min_channels = candidates, min_channels

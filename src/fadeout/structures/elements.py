@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fadeout import criteria
+from fadeout._arguments import checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Latent
 from fadeout.selection import floats
@@ -21,6 +22,7 @@ from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.sharding import Layout, local
 
 
+@checked
 @dataclass(frozen=True)
 class Elements(Structure):
     """Every weight is a unit of its own: unstructured pruning.
@@ -41,10 +43,6 @@ class Elements(Structure):
     compile: bool | None = None
 
     fade: ClassVar[Fade] = Latent()
-
-    def __post_init__(self):
-        if self.scope not in ("network", "layer"):
-            raise ValueError(f"scope is 'network' or 'layer', got {self.scope!r}")
 
     def select(
         self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
