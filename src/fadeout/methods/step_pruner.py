@@ -1,9 +1,11 @@
 """What all that acts while a network trains shares: the optimizer's step hooks, a clock, a state."""
 
+import functools
+import inspect
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from fadeout._checks import as_list
 from fadeout._clock import Clock
 from fadeout.structures.base import Structure
 from fadeout.structures.scores import not_finite
+from fadeout.torch_bridge.description import describe
+from fadeout.torch_bridge.meeting import excuse, meet
 from fadeout.torch_bridge.parameters import (
     Prunable,
     check_held,
@@ -22,6 +26,7 @@ from fadeout.torch_bridge.parameters import (
     has_two_dimensions,
     held_by,
     named,
+    partners,
 )
 from fadeout.torch_bridge.sharding import block_of, distributed_as, local
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
@@ -32,6 +37,36 @@ _CALLER = 5  # frames from a warning in StepPruner.__init__ to the user's line
 _LOOK_EVERY = 1000  # steps; to look takes as long as a small network's step
 
 
+def _built_together(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that ends on all processes or on none, and leaves no hook behind where it fails.
+
+    All that a pruner is built from is compared before anything is done.
+    """
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def build(self: "StepPruner", *args: Any, **kwargs: Any) -> None:
+        if self._is_begun:  # the constructor of a base class
+            return init(self, *args, **kwargs)
+        self._is_begun = True
+        ranks = partners(args[0] if args else kwargs.get("model"))
+        try:
+            if ranks:
+                given = signature.bind(self, *args, **kwargs)
+                given.apply_defaults()
+                _, *arguments = given.arguments.items()
+                settings = {name: describe(value) for name, value in arguments}
+                meet(ranks, {"methods": type(self).__qualname__, **settings})
+            init(self, *args, **kwargs)
+        except Exception as error:
+            self.detach()
+            excuse(ranks, error)
+            raise
+        meet(ranks, {})
+
+    return build
+
+
 class StepPruner(Rounds, ABC):
     """The base of all that acts on a network while it trains: hooks, steps, state.
 
@@ -39,6 +74,13 @@ class StepPruner(Rounds, ABC):
     """
 
     _state_parts: tuple[str, ...] = ("version", "step", "steps", "shapes")
+    _hooks: StepHooks | None = None
+    _is_begun = False  # to be built
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = _built_together(cls.__init__)
 
     def __init__(
         self,
@@ -57,8 +99,6 @@ class StepPruner(Rounds, ABC):
         self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
         self.parameters = self._bound.parameters
         self._layout = self._bound.layout
-        self._layout.check_same(self._settings(), "steps or sparsity")
-        self._hooks: StepHooks | None = None
         if self._frozen:
             warnings.warn(
                 f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
@@ -139,6 +179,10 @@ class StepPruner(Rounds, ABC):
                     "optimizer (perhaps this line was run before): call detach() on that one first, or "
                     "build model and optimizer anew"
                 )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the hooks, for a copy or a file; :meth:`attach` puts them on the copy's optimizer."""
+        return {**vars(self), "_hooks": None}
 
     # State --------------------------------------------------------------------------------------
 

@@ -23,7 +23,15 @@ from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
 from fadeout.structures.channel_cost import Cost, find_cost
 from fadeout.torch_bridge.meta_copy import traceable
-from fadeout.torch_bridge.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
+from fadeout.torch_bridge.parameters import (
+    Prunable,
+    check_kinds,
+    group_of,
+    has_two_dimensions,
+    held_by,
+    named,
+    unwrap,
+)
 from fadeout.torch_bridge.sharding import Layout, is_split, local, region_of
 
 
@@ -103,15 +111,16 @@ class Channels(Structure):
         steps: int = 0,
     ) -> "BoundChannels":
         """Trace the network, and find the channels that can go."""
-        network = trace(*traceable(unwrap(model), self.example_input), self.leaves)
+        network = self._trace(model)
         everything = named(model)
         layers = self._layers(network, everything, optimizers, prunable)
         parameters = {n: everything[n] for layer in layers for n in (*layer.scored, *layer.fading)}
+        check_kinds(parameters)
         layout = Layout(parameters, group_of(model), alone=optimizers is None)
-        widths = {layer.name: layer.width for layer in layers}
-        return BoundChannels(
-            self, parameters, layout, layers, find_cost(network, widths, of=self.of, couple=self.couple)
-        )
+        return BoundChannels(self, parameters, layout, layers, network)
+
+    def _trace(self, model: nn.Module) -> Network:
+        return trace(*traceable(unwrap(model), self.example_input), self.leaves)
 
     def _layers(
         self,
@@ -170,12 +179,24 @@ class BoundChannels(Bound):
         parameters: dict[str, nn.Parameter],
         layout: Layout,
         layers: list[Layer],
-        cost: Cost,
+        network: Network,
     ):
         super().__init__(structure, parameters, layout)
-        self.layers, self.cost = layers, cost
+        self.layers, self.cost = layers, self._cost(structure, layers, network)
         self._relative = False  # scores are compared over the mean of their layer
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
+
+    @staticmethod
+    def _cost(structure: Channels, layers: list[Layer], network: Network) -> Cost:
+        widths = {layer.name: layer.width for layer in layers}
+        return find_cost(network, widths, of=structure.of, couple=structure.couple)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "cost": self.cost.network.model}  # whose graph has functions that no file takes
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.cost = self._cost(self.structure, self.layers, self.structure._trace(state["cost"]))
 
     @property
     def fading(self) -> Sequence[str]:

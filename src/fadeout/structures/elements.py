@@ -102,6 +102,14 @@ class BoundElements(Bound):
             for names in layers
         ]
 
+    def check(self, sparsity: float) -> None:
+        """Raise where a target rounds to no weight at all."""
+        if not any(round(sparsity * total) for total in self._totals):
+            raise ValueError(
+                f"sparsity={sparsity:g} of {sum(self._totals)} weights is not even one: nothing would be "
+                "removed. Ask for more, or use fadeout.NoPruning for a dense run"
+            )
+
     def rank_by(self, criterion: Criterion) -> Criterion:
         """LAMP ranks the weights of a layer by magnitude: only the share of each layer is its own."""
         if criterion is not criteria.lamp:

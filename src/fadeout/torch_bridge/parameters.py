@@ -4,11 +4,13 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from fadeout.torch_bridge.sharding import local
+from fadeout.torch_bridge.meeting import ranks_of
+from fadeout.torch_bridge.sharding import local, mesh_group
 
 Prunable = Callable[[str, nn.Parameter], bool] | Iterable[str]
 
@@ -45,6 +47,14 @@ def group_of(model: nn.Module) -> Any:
     return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None
 
 
+def partners(model: Any) -> tuple[int, ...]:
+    """The ranks of the processes that train a model together; none where it is this one alone."""
+    group = None
+    if isinstance(model, nn.Module) and ranks_of():
+        group = group_of(model) or mesh_group(model.parameters())
+    return ranks_of(group)
+
+
 def has_two_dimensions(name: str, parameter: nn.Parameter) -> bool:
     """The default choice: matrices and filters, but neither biases nor norms."""
     return parameter.dim() >= 2
@@ -75,6 +85,7 @@ def choose(
         wanted = _named_by_user(model, prunable, everything, held)
     chosen = {n: p for n, p in everything.items() if n in wanted and id(p) in held and p.requires_grad}
     chosen = {n: p for n, p in chosen.items() if p.is_floating_point() and p.numel()}
+    check_kinds(chosen)
     if not chosen:
         raise ValueError(
             f"nothing to prune: of {len(everything)} parameters, {len(wanted)} are prunable, and none of "
@@ -82,6 +93,27 @@ def choose(
             "two or more dimensions are prunable; choose others with prunable="
         )
     return chosen
+
+
+def check_kinds(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise where the weights of a parameter cannot be compared with each other, or are not there at all."""
+    for name, parameter in parameters.items():
+        odd = (
+            "nested"
+            if parameter.is_nested
+            else "sparse"
+            if parameter.layout != torch.strided
+            else "on the meta device, without any values"
+            if parameter.is_meta
+            else f"of type {str(parameter.dtype).removeprefix('torch.')}"
+            if parameter.dtype.itemsize < 2
+            else ""
+        )
+        if odd:
+            raise ValueError(
+                f"{name!r} is {odd}, and what is pruned is dense weights of float16, bfloat16, float32 or "
+                "float64: leave it out with prunable=, or convert it before the pruner is built"
+            )
 
 
 def check_held(parameters: Mapping[str, nn.Parameter], optimizers: Sequence[Optimizer]) -> None:
