@@ -49,7 +49,6 @@ Example = Annotated[
     Only(_holds_tensors, "a tensor, a tuple of positional arguments or a mapping of keyword arguments"),
 ]
 Leaves = Iterable[nn.Module | type]
-Path = str | os.PathLike[str]
 
 _ELSEWHERE = ("optimizer",)  # which has a check of its own: one or several, wrapped or not
 
@@ -98,12 +97,12 @@ def fitting_example() -> Iterator[None]:
     >>> with fitting_example():  # doctest: +ELLIPSIS
     ...     nn.Linear(2, 2)(3)
     Traceback (most recent call last):
-    ValueError: the network cannot be run on example_input: ...
+    ValueError: the model cannot be run on example_input: ...
     """
     try:
         yield
     except Exception as error:
-        raise ValueError(f"the network cannot be run on example_input: {error}") from error
+        raise ValueError(f"the model cannot be run on example_input: {error}") from error
 
 
 def fitted(name: str, value: Any, kind: Any) -> Any:
@@ -243,6 +242,8 @@ def _elements(value: Any, parts: tuple[Any, ...]) -> Any:
             _fit(key, parts[0])
             _fit(element, parts[-1])
         return value
+    if isinstance(value, Tensor) or (isinstance(value, str) and parts[0] is not str):
+        raise _UnfitError
     value = list(value) if isinstance(value, Iterator) else value
     for element in value:
         _fit(element, parts[0])

@@ -1,6 +1,9 @@
 """Checks of what users pass, each of which raises a ``ValueError`` that helps; and of optional packages."""
 
 import difflib
+import inspect
+import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -62,6 +65,17 @@ def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {shown(optimizer)}")
     return optimizers
+
+
+def warn(message: str) -> None:
+    """Warn of the line of the user's own program that called into this package, however deep that was."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 class MissingExtraError(ImportError):

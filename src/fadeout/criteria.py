@@ -53,10 +53,7 @@ def taylor(weight: Weights, gradient: Weights) -> Tensor:
 
     Reference: Molchanov et al., "Importance Estimation for Neural Network Pruning", CVPR 2019.
     """
-    if weight.shape != gradient.shape:
-        raise ValueError(
-            f"gradient has the shape of weight, {tuple(weight.shape)}, got {tuple(gradient.shape)}"
-        )
+    _check_alike(weight=weight, gradient=gradient)
     return (weight * gradient).abs()
 
 
@@ -99,6 +96,13 @@ def check_elementwise(criterion: Criterion) -> None:
         )
 
 
+def _check_alike(**tensors: Tensor) -> None:
+    """Raise where two tensors are not of the same shape and on the same device."""
+    if len({(tensor.shape, tensor.device.type) for tensor in tensors.values()}) > 1:
+        both = ", ".join(f"{n} {tuple(t.shape)} on {t.device.type}" for n, t in tensors.items())
+        raise ValueError(f"{' and '.join(tensors)} have the same shape and device, got {both}")
+
+
 class moving_average:
     """Average a criterion's scores over steps: ``s <- decay * s + (1 - decay) * new``.
 
@@ -134,6 +138,7 @@ class moving_average:
     @checked
     def update(self, old: Weights, new: Weights) -> Tensor:
         """The average after one more step."""
+        _check_alike(old=old, new=new)
         return old.lerp(new, 1 - self.decay)
 
     def __repr__(self) -> str:

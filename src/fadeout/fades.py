@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fadeout._arguments import Only, checked
+from fadeout._arguments import Only, checked, fitted, shown
 from fadeout._clock import Clock
 from fadeout.schedules import Schedule, as_schedule, cubic
 
@@ -248,8 +248,14 @@ class Decay(Fade):
     selective: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self):
-        if not callable(self.strength):
-            _finite("strength", self.strength)
+        for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
+            try:
+                _finite("strength", fitted("what it gives", as_schedule(self.strength)(progress), float))
+            except Exception as error:
+                raise ValueError(
+                    f"strength is a number >= 0, or a schedule of such numbers; got {shown(self.strength)}: "
+                    f"{error}"
+                ) from error
 
     @property
     def on_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

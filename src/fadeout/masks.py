@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from fadeout._arguments import checked
 from fadeout._checks import as_list
 from fadeout._files import write_atomically
+from fadeout._tables import html_table
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
@@ -47,6 +48,13 @@ class Masks(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"Masks({len(self)} parameters, {self.left} of {self.total} weights left)"
+
+    def _repr_html_(self) -> str:
+        counts = [(name, int(whole(mask.sum())), mask.numel()) for name, mask in self.items()]
+        rows = [
+            [n, f"{total:,}", f"{left:,}", f"{100 * left / max(total, 1):.1f} %"] for n, left, total in counts
+        ]
+        return html_table([["parameter", "weights", "left", "share"], *rows], repr(self))
 
     @property
     def total(self) -> int:
@@ -95,6 +103,7 @@ class Masks(Mapping[str, Tensor]):
         self.apply(model)
         return StepHooks(optimizers, hold, ahead=False)
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, in one move: a crash leaves the old file or the new one.
 
@@ -106,6 +115,7 @@ class Masks(Mapping[str, Tensor]):
             write_atomically(path, lambda p: safetensors.torch.save_file(masks, p, metadata))
 
     @classmethod
+    @checked
     def load(cls, path: str | os.PathLike[str]) -> "Masks":
         """Read what :meth:`save` wrote."""
         try:

@@ -13,12 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fadeout._arguments import Example, Only, checked, fitting_example
+from fadeout._tables import table
 from fadeout.graph.rules.registry import rule_of_module
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
-Spread = Annotated[int, Only(lambda n: n > 1, "a whole number from 2 up, so that there is a spread")]
-Repeats = Annotated[int, Only(lambda n: n >= 0, "a whole number from 0 on")]
+Spread = Annotated[int, Only(lambda n: 1 < n <= 10**6, "a whole number from 2 up, so that there is a spread")]
+Repeats = Annotated[int, Only(lambda n: 0 <= n <= 10**6, "a whole number from 0 to a million")]
 
 
 @dataclass
@@ -84,24 +85,6 @@ class Measurement:
             name, kind, *numbers = (getattr(row, field.name) for field in fields(row))
             lines.append([name or "(itself)", kind, *(f"{number:,}" for number in numbers)])
         return "\n".join([*table(lines, words=2), *([f"latency {self.latency}"] if self.latency else [])])
-
-
-def table(lines: list[list[str]], words: int) -> list[str]:
-    """Lines of text, in columns: the first is the head, the last the total; so many columns are words.
-
-    >>> print(*table([["layer", "bytes"], ["a", "12"], ["total", "12"]], words=1), sep="\\n")
-    layer  bytes
-    ------------
-    a         12
-    ------------
-    total     12
-    """
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = "<" * words + ">" * (len(widths) - words)
-    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    text = [line.format(*cells) for cells in lines]
-    rule = "-" * len(text[0])
-    return [text[0], rule, *text[1:-1], rule, text[-1]]
 
 
 @checked

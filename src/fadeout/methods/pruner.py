@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
-from fadeout._arguments import checked
+from fadeout._arguments import checked, shown
 from fadeout._checks import checked_sparsity, in_range
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.methods.step_pruner import StepPruner
+from fadeout.methods.summary import Row, Summary
 from fadeout.schedules import Schedule, Sparsity, Steps
 from fadeout.selection.floats import double
 from fadeout.structures.base import Structure, Target
@@ -74,6 +75,29 @@ class Pruner(StepPruner):
     def fade(self) -> float:
         """The norm of what removal would take now, over the norm of what would stay."""
         return self._fade_under(self.masks())
+
+    def _figures(self) -> dict[str, str]:
+        grows = f", {self.sparsity_now:.1%} now" if self.sparsity_now != self._final_sparsity else ""
+        target = {"target": f"{100 * self._final_sparsity:.6g}%{grows}"}
+        return {**target, **super()._figures(), "criterion": shown(self.criterion)}
+
+    def summary(self) -> Summary:
+        """What removal, to the final target, would leave of each parameter now, and how far it has faded.
+
+        >>> import fadeout
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 5))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> print(fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=100).summary())
+        """
+        masks = self.masks()
+        squares = self._squares(masks)
+        counts = [(mask.numel(), int(whole(mask.sum()))) for mask in masks.values()]
+        rows = [
+            Row(name, *count, _ratio(pair)) for name, count, pair in zip(masks, counts, squares, strict=True)
+        ]
+        total = Row("total", *map(sum, zip(*counts, strict=True)), _ratio(squares.sum(0)))
+        return Summary(tuple(rows), total)
 
     # Removal ------------------------------------------------------------------------------------
 
@@ -171,15 +195,24 @@ class Pruner(StepPruner):
         return targets
 
     def _fade_under(self, masks: Masks) -> float:
-        squares = torch.zeros(2, dtype=torch.float64, device="cpu")
-        for name, mask in masks.items():
+        return _ratio(self._squares(masks).sum(0))
+
+    def _squares(self, masks: Masks) -> Tensor:
+        """For each parameter the sums of squares of what goes and of what stays."""
+        squares = torch.zeros(len(masks), 2, dtype=torch.float64, device="cpu")
+        for number, (name, mask) in enumerate(masks.items()):
             if self._layout.owns(name):
                 weight = double(self._weight(name))
                 stays = local(mask).to(weight.device)
                 parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
-                squares += torch.stack([part.square().sum() for part in parts]).cpu()
-        gone, stays = self._layout.add(squares).tolist()
-        return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
+                squares[number] = torch.stack([part.square().sum() for part in parts]).cpu()
+        return self._layout.add(squares)
+
+
+def _ratio(squares: Tensor) -> float:
+    """The norm of what goes over that of what stays."""
+    gone, stays = squares.tolist()
+    return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
 
 
 # Below this ratio of norms a removal changes nothing that a test set could show.

@@ -5,16 +5,18 @@ import inspect
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout._checks import as_list
+from fadeout._checks import as_list, warn
 from fadeout._clock import Clock
+from fadeout._tables import html_table
 from fadeout.structures.base import Structure
+from fadeout.structures.elements import Elements
 from fadeout.structures.scores import not_finite
 from fadeout.torch_bridge.description import describe
 from fadeout.torch_bridge.meeting import excuse, meet
@@ -33,7 +35,6 @@ from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 _VERSION = 1
 _ATTACHED: "weakref.WeakSet[StepPruner]" = weakref.WeakSet()
-_CALLER = 5  # frames from a warning in StepPruner.__init__ to the user's line
 _LOOK_EVERY = 1000  # steps; to look takes as long as a small network's step
 
 
@@ -99,12 +100,7 @@ class StepPruner(Rounds, ABC):
         self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
         self.parameters = self._bound.parameters
         self._layout = self._bound.layout
-        if self._frozen:
-            warnings.warn(
-                f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
-                f"{self._frozen[0]!r}: they are left as they are, and the target counts without them",
-                stacklevel=_CALLER,
-            )
+        self._warn_of_what_stays_out(everything=prunable is has_two_dimensions)
 
     # What a subclass fills in -------------------------------------------------------------------
 
@@ -128,6 +124,50 @@ class StepPruner(Rounds, ABC):
     def _blame(self) -> str:
         """What the pruner itself may have to do with a divergence."""
         return ""
+
+    # For people ---------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        lines = [f"  {name:<10} {text}" for name, text in self._figures().items()]
+        return "\n".join([type(self).__name__, *lines])
+
+    def _repr_html_(self) -> str:
+        return html_table([["", type(self).__name__], *map(list, self._figures().items())])
+
+    def _figures(self) -> dict[str, str]:
+        """What the pruner is, in words."""
+        return {
+            "prunes": f"{self._bound.in_words()} ({self._share_of_all(self.parameters):.0%} of the model's)"
+            if self._counts_weights
+            else self._bound.in_words(),
+            "structure": str(self.structure),
+            "progress": f"step {self._clock.step} of {self.steps}",
+        }
+
+    @property
+    def _counts_weights(self) -> bool:
+        """Whether what is prunable is weights themselves, and not what stands for whole channels."""
+        return isinstance(self.structure, Elements)
+
+    def _share_of_all(self, names: Iterable[str]) -> float:
+        """The share of the model's weights that these parameters have."""
+        sizes = {name: parameter.numel() for name, parameter in named(self._model).items()}
+        return sum(sizes.get(name, 0) for name in names) / max(sum(sizes.values()), 1)
+
+    def _warn_of_what_stays_out(self, everything: bool) -> None:
+        """Say so where parameters are frozen, or where of everything less than a half takes part."""
+        share = self._share_of_all(self.parameters)
+        few = everything and self._counts_weights and share < 0.5
+        only = f"only {share:.1%} of the model's weights take part"
+        if self._frozen:
+            said = (
+                f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
+                f"{self._frozen[0]!r}, {self._share_of_all(self._frozen):.0%} of the model's weights: they are "
+                "left as they are, and the target counts without them"
+            )
+            warn(f"{said}, so that {only}" if few else said)
+        elif few:
+            warn(f"{only}: the optimizer does not hold the others, or they have fewer than two dimensions")
 
     # Steps --------------------------------------------------------------------------------------
 

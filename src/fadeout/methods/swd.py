@@ -109,6 +109,9 @@ class SelectiveWeightDecay(Pruner):
         groups = {id(group): group for group in self._groups().values()}.values()
         return min(self._fade.factor(self.progress, self.steps, group) for group in groups)
 
+    def _figures(self) -> dict[str, str]:
+        return {**super()._figures(), "fade": str(self._fade)}
+
     @property
     def _acts_early(self) -> bool:
         return self._fade.on_gradient or self._fade.latent or super()._acts_early

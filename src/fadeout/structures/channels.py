@@ -26,6 +26,7 @@ from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import (
     Prunable,
     check_kinds,
+    chosen_by,
     group_of,
     has_two_dimensions,
     held_by,
@@ -98,6 +99,9 @@ class Channels(Structure):
         self.candidates, self.min_channels = candidates, min_channels
         self.couple, self.leaves = couple, tuple(leaves)
 
+    def __repr__(self) -> str:
+        return f"Channels(by={self.by!r}, of={self.of!r}, candidates={self.candidates!r})"
+
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """How much the loss feels a channel: its scale alone says little, all of them begin alike."""
         by_default = self.by is None and not isinstance(fade, Decay)
@@ -135,15 +139,15 @@ class Channels(Structure):
         layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
         layers = [layer for layer in layers if trained.issuperset(layer.fading)]
         if prunable is not has_two_dimensions:
-            chosen = _chosen(prunable, everything)
+            chosen = chosen_by(prunable, everything)
             layers = [layer for layer in layers if layer.fading[0] in chosen]
         removable = _removable(network, layers, self.couple)
         layers = [layer for layer in layers if layer.name in removable]
         if not layers:
             raise ValueError(
                 "no channel of this network can go: none of its batch-norms lies between layers that are "
-                "known and trained. Channels(..., by='norm') ranks layers without batch-norm, "
-                "fadeout.Elements() prunes single weights"
+                "known, chosen by prunable= and trained by the optimizer. Channels(..., by='norm') ranks "
+                "layers without batch-norm, fadeout.Elements() prunes single weights"
             )
         return layers
 
@@ -201,6 +205,9 @@ class BoundChannels(Bound):
     @property
     def fading(self) -> Sequence[str]:
         return [name for layer in self.layers for name in layer.fading]
+
+    def in_words(self) -> str:
+        return f"{sum(layer.width for layer in self.layers):,} channels of {len(self.layers)} layers"
 
     def rank_by(self, criterion: Criterion) -> Criterion:
         self._relative = criterion is _TAYLOR
@@ -319,12 +326,6 @@ def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[s
     flows = analyse(network, dead=dead, couple=couple).flows
     nodes = {str(node.target): node for node in flows if node.op == "call_module"}
     return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
-
-
-def _chosen(prunable: Prunable, everything: Mapping[str, nn.Parameter]) -> set[str]:
-    if callable(prunable):
-        return {name for name, parameter in everything.items() if prunable(name, parameter)}
-    return {prunable} if isinstance(prunable, str) else set(prunable)
 
 
 def _first(reached: Any, count: int, guess: int) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from fadeout._arguments import shown
 from fadeout.torch_bridge.meeting import ranks_of
 from fadeout.torch_bridge.sharding import local, mesh_group
 
@@ -80,7 +81,7 @@ def choose(
             "before the parameters were replaced. Build it from model.parameters(), then the pruner"
         )
     if callable(prunable):
-        wanted = [name for name, parameter in everything.items() if prunable(name, parameter)]
+        wanted = chosen_by(prunable, everything)
     else:
         wanted = _named_by_user(model, prunable, everything, held)
     chosen = {n: p for n, p in everything.items() if n in wanted and id(p) in held and p.requires_grad}
@@ -93,6 +94,27 @@ def choose(
             "two or more dimensions are prunable; choose others with prunable="
         )
     return chosen
+
+
+def chosen_by(prunable: Prunable, everything: Mapping[str, nn.Parameter]) -> list[str]:
+    """The names that a predicate chooses, or those that the user gave."""
+    if not callable(prunable):
+        names = [prunable] if isinstance(prunable, str) else list(prunable)
+        for name in names:
+            _check_exists(name, everything)
+        return names
+    try:
+        return [name for name, parameter in everything.items() if prunable(name, parameter)]
+    except Exception as error:
+        raise ValueError(
+            f"prunable is a predicate on (name, parameter), or names; {shown(prunable)} fails: {error}"
+        ) from error
+
+
+def _check_exists(name: str, everything: Mapping[str, object]) -> None:
+    if name not in everything:
+        near = difflib.get_close_matches(name, everything, n=3) or list(everything)[:3]
+        raise ValueError(f"prunable names {name!r}, which the model does not have; it has {near} ...")
 
 
 def check_kinds(parameters: Mapping[str, nn.Parameter]) -> None:
@@ -143,7 +165,8 @@ def frozen(model: nn.Module, prunable: Prunable) -> list[str]:
     """The prunable parameters that do not train, by name: a pruner leaves them alone."""
     if not callable(prunable):
         return []  # names are checked one by one
-    return [name for name, p in named(model).items() if not p.requires_grad and prunable(name, p)]
+    everything = named(model)
+    return [name for name in chosen_by(prunable, everything) if not everything[name].requires_grad]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -175,9 +198,7 @@ def _named_by_user(
     first = {id(parameter): name for name, parameter in everything.items()}
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in aliases:
-            near = difflib.get_close_matches(name, aliases, n=3) or list(aliases)[:3]
-            raise ValueError(f"prunable names {name!r}, which the model does not have; it has {near} ...")
+        _check_exists(name, aliases)
         if aliases[name] not in held:
             raise ValueError(f"prunable names {name!r}, which the optimizer does not hold")
         if not everything[first[aliases[name]]].requires_grad:
