@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fadeout._arguments import Only, Weights, checked
+from fadeout._arguments import Only, Weights, checked, shown
 from fadeout.selection.floats import double
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -142,4 +142,4 @@ class moving_average:
         return old.lerp(new, 1 - self.decay)
 
     def __repr__(self) -> str:
-        return f"moving_average({self.criterion}, decay={self.decay})"
+        return f"moving_average({shown(self.criterion)}, decay={self.decay})"

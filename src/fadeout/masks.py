@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from fadeout._arguments import checked
 from fadeout._checks import as_list
 from fadeout._files import write_atomically
-from fadeout._tables import html_table
+from fadeout._tables import html_table, percent
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
@@ -50,10 +50,8 @@ class Masks(Mapping[str, Tensor]):
         return f"Masks({len(self)} parameters, {self.left} of {self.total} weights left)"
 
     def _repr_html_(self) -> str:
-        counts = [(name, int(whole(mask.sum())), mask.numel()) for name, mask in self.items()]
-        rows = [
-            [n, f"{total:,}", f"{left:,}", f"{100 * left / max(total, 1):.1f} %"] for n, left, total in counts
-        ]
+        counts = [(name, mask.numel(), int(whole(mask.sum()))) for name, mask in self.items()]
+        rows = [[name, f"{n:,}", f"{left:,}", percent(left / max(n, 1))] for name, n, left in counts]
         return html_table([["parameter", "weights", "left", "share"], *rows], repr(self))
 
     @property

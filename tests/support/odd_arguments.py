@@ -74,7 +74,7 @@ class Callee(NamedTuple):
     name: str
     get: Callable[[Bench], Callable[..., Any]]
     signature: inspect.Signature
-    good: dict[str, Any] = {}
+    good: dict[str, Any]
     """Arguments that differ from the usual."""
 
     @property
@@ -133,7 +133,7 @@ def bound_methods() -> Iterator[Callee]:
         for name in names:
             signature = inspect.signature(getattr(get(Bench(Path())), name))
             yield Callee(
-                f"{cls.__name__}.{name}", lambda b, get=get, name=name: getattr(get(b), name), signature
+                f"{cls.__name__}.{name}", lambda b, get=get, name=name: getattr(get(b), name), signature, {}
             )
 
 

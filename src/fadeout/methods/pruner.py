@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout._arguments import checked, shown
 from fadeout._checks import checked_sparsity, in_range
+from fadeout._tables import percent
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.methods.step_pruner import StepPruner
@@ -77,9 +78,10 @@ class Pruner(StepPruner):
         return self._fade_under(self.masks())
 
     def _figures(self) -> dict[str, str]:
-        grows = f", {self.sparsity_now:.1%} now" if self.sparsity_now != self._final_sparsity else ""
-        target = {"target": f"{100 * self._final_sparsity:.6g}%{grows}"}
-        return {**target, **super()._figures(), "criterion": shown(self.criterion)}
+        now = self.sparsity_now
+        grows = f", {percent(now)} now" if now != self._final_sparsity else ""
+        target = f"{percent(self._final_sparsity)} to go{grows}"
+        return {"target": target, **super()._figures(), "criterion": shown(self.criterion)}
 
     def summary(self) -> Summary:
         """What removal, to the final target, would leave of each parameter now, and how far it has faded.
@@ -89,6 +91,12 @@ class Pruner(StepPruner):
         >>> model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 5))
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> print(fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=100).summary())
+        parameter  weights  left  share  fade
+        -------------------------------------
+        0.weight       200    30   15 %   1.3
+        1.weight       100     0    0 %   inf
+        -------------------------------------
+        total          300    30   10 %   1.5
         """
         masks = self.masks()
         squares = self._squares(masks)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from fadeout._checks import as_list, warn
 from fadeout._clock import Clock
-from fadeout._tables import html_table
+from fadeout._tables import html_table, percent
 from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
 from fadeout.structures.scores import not_finite
@@ -24,6 +24,7 @@ from fadeout.torch_bridge.parameters import (
     Prunable,
     check_held,
     check_unchanged,
+    chosen_by,
     frozen,
     has_two_dimensions,
     held_by,
@@ -100,7 +101,7 @@ class StepPruner(Rounds, ABC):
         self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
         self.parameters = self._bound.parameters
         self._layout = self._bound.layout
-        self._warn_of_what_stays_out(everything=prunable is has_two_dimensions)
+        self._warn_of_what_stays_out(prunable)
 
     # What a subclass fills in -------------------------------------------------------------------
 
@@ -128,20 +129,20 @@ class StepPruner(Rounds, ABC):
     # For people ---------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        lines = [f"  {name:<10} {text}" for name, text in self._figures().items()]
-        return "\n".join([type(self).__name__, *lines])
+        return "\n".join([type(self).__name__, *(f"  {name:<10} {text}" for name, text in self._lines())])
 
     def _repr_html_(self) -> str:
-        return html_table([["", type(self).__name__], *map(list, self._figures().items())])
+        return html_table([["", type(self).__name__], *self._lines()])
+
+    def _lines(self) -> list[tuple[str, str]]:
+        return [*self._figures().items(), ("progress", f"step {self._clock.step} of {self.steps}")]
 
     def _figures(self) -> dict[str, str]:
         """What the pruner is, in words."""
+        share = f", {percent(self._share_of_all(self.parameters))} of the model's"
         return {
-            "prunes": f"{self._bound.in_words()} ({self._share_of_all(self.parameters):.0%} of the model's)"
-            if self._counts_weights
-            else self._bound.in_words(),
+            "prunes": self._bound.in_words() + (share if self._counts_weights else ""),
             "structure": str(self.structure),
-            "progress": f"step {self._clock.step} of {self.steps}",
         }
 
     @property
@@ -154,20 +155,21 @@ class StepPruner(Rounds, ABC):
         sizes = {name: parameter.numel() for name, parameter in named(self._model).items()}
         return sum(sizes.get(name, 0) for name in names) / max(sum(sizes.values()), 1)
 
-    def _warn_of_what_stays_out(self, everything: bool) -> None:
-        """Say so where parameters are frozen, or where of everything less than a half takes part."""
+    def _warn_of_what_stays_out(self, prunable: Prunable) -> None:
+        """Say so where parameters are frozen, or where less than a half of what is prunable takes part."""
+        wanted = chosen_by(prunable, named(self._model)) if callable(prunable) else self.parameters
         share = self._share_of_all(self.parameters)
-        few = everything and self._counts_weights and share < 0.5
-        only = f"only {share:.1%} of the model's weights take part"
+        few = self._counts_weights and share < self._share_of_all(wanted) / 2
+        only = f"only {percent(share)} of the model's weights take part"
         if self._frozen:
             said = (
                 f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
-                f"{self._frozen[0]!r}, {self._share_of_all(self._frozen):.0%} of the model's weights: they are "
-                "left as they are, and the target counts without them"
+                f"{self._frozen[0]!r}, with {percent(self._share_of_all(self._frozen))} of the model's "
+                "weights: they are left as they are, and the target counts without them"
             )
             warn(f"{said}, so that {only}" if few else said)
         elif few:
-            warn(f"{only}: the optimizer does not hold the others, or they have fewer than two dimensions")
+            warn(f"{only}: the optimizer does not hold the others, so that they stay as they are")
 
     # Steps --------------------------------------------------------------------------------------
 

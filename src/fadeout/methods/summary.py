@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fadeout._tables import html_table, table
+from fadeout._tables import html_table, percent, table
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Summary:
     """What ``pruner.summary()`` gives: ``rows`` for the parameters, and ``total``; printed, it is a table.
 
     >>> print(Summary((Row("fc.weight", 1000, 100, 0.25),), Row("total", 1000, 100, 0.25)))
-    parameter  weights  left   share  fade
-    --------------------------------------
-    fc.weight    1,000   100  10.0 %  0.25
-    --------------------------------------
-    total        1,000   100  10.0 %  0.25
+    parameter  weights  left  share  fade
+    -------------------------------------
+    fc.weight    1,000   100   10 %  0.25
+    -------------------------------------
+    total        1,000   100   10 %  0.25
     """
 
     rows: tuple[Row, ...]
@@ -42,5 +42,5 @@ class Summary:
 
 
 def _cells(row: Row) -> list[str]:
-    share = f"{100 * row.left / row.weights:.1f} %" if row.weights else ""
+    share = percent(row.left / row.weights) if row.weights else ""
     return [row.name, f"{row.weights:,}", f"{row.left:,}", share, f"{row.fade:.2g}"]
