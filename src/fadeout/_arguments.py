@@ -68,7 +68,7 @@ def checked(what: F) -> F:
     """
     if isinstance(what, type):
         what.__init__ = checked(what.__init__)  # pyright: ignore[reportAttributeAccessIssue]
-        return what
+        return what  # pyright: ignore[reportReturnType]
     signature = inspect.signature(what)
 
     @functools.cache
@@ -163,7 +163,7 @@ def _number(value: Any) -> float:
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise _UnfitError
-    return value if type(value) in (int, float) else float(value)
+    return value if isinstance(value, int | float) and type(value) in (int, float) else float(value)
 
 
 def _whole(value: Any) -> int:

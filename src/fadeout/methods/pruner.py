@@ -104,7 +104,8 @@ class Pruner(StepPruner):
         rows = [
             Row(name, *count, _ratio(pair)) for name, count, pair in zip(masks, counts, squares, strict=True)
         ]
-        total = Row("total", *map(sum, zip(*counts, strict=True)), _ratio(squares.sum(0)))
+        weights, left = map(sum, zip(*counts, strict=True))
+        total = Row("total", weights, left, _ratio(squares.sum(0)))
         return Summary(tuple(rows), total)
 
     # Removal ------------------------------------------------------------------------------------
@@ -184,6 +185,8 @@ class Pruner(StepPruner):
 
     def _select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
         """Masks of the weights of lowest score, exactly as many as a removal would take."""
+        for name in self.parameters:
+            self._check_shape(name)
         try:
             return self._bound.select(self._scores.now(alone), sparsity)
         except FloatingPointError:

@@ -100,6 +100,7 @@ class StepPruner(Rounds, ABC):
         self._frozen = frozen(model, prunable)
         self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
         self.parameters = self._bound.parameters
+        self._shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
         self._layout = self._bound.layout
         self._warn_of_what_stays_out(prunable)
 
@@ -270,11 +271,26 @@ class StepPruner(Rounds, ABC):
 
     def _weight(self, name: str) -> Tensor:
         """This process's block of a parameter, outside autograd."""
+        self._check_shape(name)
         return local(self.parameters[name].detach())
+
+    def _check_shape(self, name: str) -> None:
+        now, before = self.parameters[name].shape, self._shapes[name]
+        if now != before:
+            raise ValueError(
+                f"{name!r} has shape {tuple(now)}, and had {tuple(before)} when the pruner was built: change "
+                "the model first, then build the optimizer, then the pruner"
+            )
 
     def _groups(self) -> dict[str, dict[str, Any]]:
         """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
         owner = {id(p): g for o in self._optimizers for g in o.param_groups for p in g["params"]}
+        missing = [name for name, parameter in self.parameters.items() if id(parameter) not in owner]
+        if missing:
+            raise ValueError(
+                f"the optimizer no longer holds {', '.join(missing[:5])}, which it held when the pruner was "
+                "built: put it back, or call detach() and build the pruner anew"
+            )
         return {name: owner[id(parameter)] for name, parameter in self.parameters.items()}
 
     def _distributed(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:
