@@ -158,9 +158,12 @@ class StepPruner(Rounds, ABC):
 
     def _warn_of_what_stays_out(self, prunable: Prunable) -> None:
         """Say so where parameters are frozen, or where less than a half of what is prunable takes part."""
-        wanted = chosen_by(prunable, named(self._model)) if callable(prunable) else self.parameters
+        wanted = [*self.parameters, *self._frozen]
+        if callable(prunable):
+            everything = named(self._model)
+            wanted += [n for n in chosen_by(prunable, everything) if everything[n].is_floating_point()]
         share = self._share_of_all(self.parameters)
-        few = self._counts_weights and share < self._share_of_all(wanted) / 2
+        few = self._counts_weights and share < self._share_of_all(set(wanted)) / 2
         only = f"only {percent(share)} of the model's weights take part"
         if self._frozen:
             said = (
