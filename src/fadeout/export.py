@@ -10,18 +10,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
+from fadeout._arguments import Example, Only, checked, fitting_example
 from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
+Tolerance = Annotated[float, Only(lambda x: x >= 0, "a number from 0 on")]
 Run = Callable[[tuple[Tensor, ...]], list[Tensor]]
 
 
@@ -35,12 +37,13 @@ class Exported:
     """The largest difference between the outputs of the file and of the model, as ``tolerance`` counts it."""
 
 
+@checked
 def onnx(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_input: Any,
+    example_input: Example,
     *,
-    tolerance: float = 1e-4,
+    tolerance: Tolerance = 1e-4,
     dynamic_batch: bool = True,
 ) -> Exported:
     """Export a network, in evaluation mode, to one ONNX file.
@@ -90,12 +93,13 @@ def onnx(
     return _export(model, path, example_input, tolerance, dynamic_batch, write, open_file)
 
 
+@checked
 def program(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_input: Any,
+    example_input: Example,
     *,
-    tolerance: float = 1e-4,
+    tolerance: Tolerance = 1e-4,
     dynamic_batch: bool = True,
 ) -> Exported:
     """Export a network, in evaluation mode, with ``torch.export``; ``torch.export.load`` reads the file.
@@ -138,6 +142,8 @@ def _export(
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if not inputs or not all(isinstance(each, Tensor) for each in inputs):
         raise ValueError("example_input is a tensor, or a tuple of tensors, that model(*example_input) takes")
+    with still(model), fitting_example():
+        model(*_copies(inputs))
     traced, batches, axes = inputs, [inputs], {}
     if dynamic_batch:
         size, axes = _batch_size(inputs), {0: Dim("batch")}

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout._arguments import checked
 from fadeout._checks import as_list
 from fadeout._files import write_atomically
+from fadeout._tables import html_table, percent
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
@@ -28,6 +30,7 @@ class Masks(Mapping[str, Tensor]):
     1
     """
 
+    @checked
     def __init__(self, masks: Mapping[str, Tensor]):
         self._masks = dict(masks)
         for name, mask in self._masks.items():
@@ -46,6 +49,11 @@ class Masks(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         return f"Masks({len(self)} parameters, {self.left} of {self.total} weights left)"
 
+    def _repr_html_(self) -> str:
+        counts = [(name, mask.numel(), int(whole(mask.sum()))) for name, mask in self.items()]
+        rows = [[name, f"{n:,}", f"{left:,}", percent(left / max(n, 1))] for name, n, left in counts]
+        return html_table([["parameter", "weights", "left", "share"], *rows], repr(self))
+
     @property
     def total(self) -> int:
         """How many weights the masks cover."""
@@ -61,6 +69,7 @@ class Masks(Mapping[str, Tensor]):
         """The fraction that goes; 0 for no masks at all."""
         return 1 - self.left / self.total if self.total else 0.0
 
+    @checked
     def apply(self, model: nn.Module) -> None:
         """Set the weights that go to exactly zero: in the model, or in an averaged copy (EMA) of it.
 
@@ -75,6 +84,7 @@ class Masks(Mapping[str, Tensor]):
         for weight, mask in self._match(parameters):
             weight.masked_fill_(~mask, 0)
 
+    @checked
     def hold(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> StepHooks:
         """Keep the zeros at zero through further training: they are set again after every step.
 
@@ -91,6 +101,7 @@ class Masks(Mapping[str, Tensor]):
         self.apply(model)
         return StepHooks(optimizers, hold, ahead=False)
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, in one move: a crash leaves the old file or the new one.
 
@@ -102,6 +113,7 @@ class Masks(Mapping[str, Tensor]):
             write_atomically(path, lambda p: safetensors.torch.save_file(masks, p, metadata))
 
     @classmethod
+    @checked
     def load(cls, path: str | os.PathLike[str]) -> "Masks":
         """Read what :meth:`save` wrote."""
         try:

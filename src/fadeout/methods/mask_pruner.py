@@ -41,6 +41,7 @@ class MaskPruner(Pruner):
         """Those of held weights: the optimizer's averages are then of weights that take part alone."""
         own = held_by([optimizer])
         for name, mask in self._scores.gone.items():
+            self._check_shape(name)
             parameter = self.parameters[name]
             gradient = gradient_of(parameter) if id(parameter) in own else None
             if gradient is not None and not gradient.is_sparse:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fadeout import criteria
+from fadeout._arguments import checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade, Latent, Progressive
 from fadeout.methods.latents import Latents
 from fadeout.methods.method import CriterionName, Method, Phase
 from fadeout.methods.pruner import Pruner
-from fadeout.schedules import Schedule, exponential
+from fadeout.schedules import Schedule, Sparsity, Steps, exponential
 from fadeout.structures.base import Marked, Structure, Target, change_, flush_
 from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
@@ -65,13 +66,14 @@ class SelectiveWeightDecay(Pruner):
     _state_parts = (*Pruner._state_parts, "pending")
     _default_structure = Elements
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: float | Schedule,
-        steps: int,
+        sparsity: Sparsity,
+        steps: Steps,
         structure: Structure | None = None,
         criterion: Criterion | None = None,
         fade: Fade | None = None,
@@ -79,11 +81,6 @@ class SelectiveWeightDecay(Pruner):
     ):
         structure = Elements() if structure is None else structure
         self._fade = structure.fade if fade is None else fade
-        if not isinstance(self._fade, Fade):
-            raise ValueError(
-                "fade is fadeout.Latent(), fadeout.Progressive() or fadeout.Decay(...), or None for the "
-                f"structure's own; got {fade!r}"
-            )
         self._chosen: Mapping[str, Target] = {}  # this step's targeted weights, from its begin to its end
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
@@ -110,6 +107,9 @@ class SelectiveWeightDecay(Pruner):
         """
         groups = {id(group): group for group in self._groups().values()}.values()
         return min(self._fade.factor(self.progress, self.steps, group) for group in groups)
+
+    def _figures(self) -> dict[str, str]:
+        return {**super()._figures(), "fade": str(self._fade)}
 
     @property
     def _acts_early(self) -> bool:

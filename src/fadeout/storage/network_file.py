@@ -26,6 +26,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fadeout._arguments import Leaves, checked
 from fadeout._files import write_atomically
 from fadeout.compaction.compact import apply_plan
 from fadeout.compaction.plan import Plan, plans_of
@@ -36,6 +37,7 @@ from fadeout.torch_bridge.sharding import is_first, whole
 VERSION = 1
 
 
+@checked
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a network, compact or not, to one file, in one move: a crash leaves the old file or the new one.
 
@@ -89,9 +91,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         write_atomically(path, lambda p: safetensors.torch.save_file(stored, p, header))
 
 
-def load(
-    path: str | os.PathLike[str], build: Callable[[], nn.Module], *, leaves: Iterable[Any] = ()
-) -> nn.Module:
+@checked
+def load(path: str | os.PathLike[str], build: Callable[[], nn.Module], *, leaves: Leaves = ()) -> nn.Module:
     """Build a network with the user's own constructor, cut it as the saved one was, and fill in the weights.
 
     Types are those of the file; device, mode (training or evaluation) and ``requires_grad`` are those that

@@ -106,6 +106,11 @@ class Bound:
         """The parameters whose weights may be targeted; others may take part in scores alone."""
         return list(self.parameters)
 
+    def in_words(self) -> str:
+        """What takes part, for a display."""
+        count = sum(parameter.numel() for parameter in self.parameters.values())
+        return f"{count:,} weights of {len(self.parameters)} parameters"
+
     def rank_by(self, criterion: Criterion) -> Criterion:
         """What each weight is scored by, for a criterion of which the structure may do a part itself."""
         return criterion
@@ -158,6 +163,7 @@ class Structure:
             [ True,  True]])
     """
 
+    _in_words: ClassVar[str] = "fadeout.Elements() or fadeout.Channels(example_input)"
     gradual: ClassVar[bool] = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
     fade: ClassVar[Fade] = Progressive()
