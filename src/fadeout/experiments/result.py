@@ -5,8 +5,9 @@ from typing import Any
 from torch import nn
 
 from fadeout.compaction.compact import compact
+from fadeout.experiments.record_file import VERSION
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import VERSION, conditions
+from fadeout.experiments.run_folder import conditions
 from fadeout.measure import measure
 
 

@@ -15,11 +15,10 @@ import torch
 
 from fadeout._checks import extra, known
 from fadeout.experiments.execute import Stopped, execute
+from fadeout.experiments.record_file import Record, write_record
 from fadeout.experiments.result import make_failure
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import BusyError, NewerError, write_json
-
-Record = dict[str, Any]
+from fadeout.experiments.run_folder import BusyError, NewerError
 
 
 def sweep(
@@ -106,7 +105,7 @@ def _attempt(run: Run, results: str, again: bool, options: dict[str, Any]) -> Re
             record = make_failure(run, traceback.format_exc())
             with suppress(OSError):  # a full disk must not end the sweep
                 note.parent.mkdir(parents=True, exist_ok=True)
-                write_json(note, record)
+                write_record(note, record)
             return record
 
 
