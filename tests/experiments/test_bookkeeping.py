@@ -13,7 +13,7 @@ RUNS = [Run(epochs=1, steps=2, method=method, seed=seed) for method in ("gmp", "
 
 def test_records_are_collected_beside_older_ones(tmp_path):
     def record(name, status, **more):
-        return {"version": 2, "hash": name, "status": status, "run": {}, **more}
+        return {"version": 2, "hash": name, "status": status, "run": {}, "after": 90.0, **more}
 
     path = collect("cora", [record("a", "failed"), record("b", "done")], tmp_path)
     collect("cora", [record("a", "done"), record("c", "elsewhere")], tmp_path)
@@ -49,8 +49,8 @@ def test_it_goes_on_from_the_collected_records(tmp_path):
 def test_what_is_not_done_is_left(tmp_path):
     records = [
         {"version": 2, "hash": RUNS[0].hash, "status": "failed", "run": RUNS[0].to_dict(), "error": "no"},
-        {"version": 2, "hash": RUNS[1].hash, "status": "done", "run": RUNS[1].to_dict()},
-        {"version": 2, "hash": "another", "status": "done", "run": Run(seed=9).to_dict()},
+        {"version": 2, "hash": RUNS[1].hash, "status": "done", "run": RUNS[1].to_dict(), "after": 90.0},
+        {"version": 2, "hash": "another", "status": "done", "run": Run(seed=9).to_dict(), "after": 90.0},
     ]
     collect("small", records, tmp_path)
     found = plan("small", RUNS, tmp_path)

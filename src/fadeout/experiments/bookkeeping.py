@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fadeout._checks import known
-from fadeout.experiments.record_file import Record, damaged, read_records, write_records
+from fadeout.experiments.record_file import Record, check, read_records, write_records
 from fadeout.experiments.run import Run
 from fadeout.experiments.sweep import sweep
 
@@ -99,8 +99,7 @@ def collected(name: str, results: str | os.PathLike[str]) -> dict[str, Record]:
     path = Path(results) / f"{name}.jsonl"
     records = read_records(path) if path.exists() else {}
     for number, record in records.items():
-        if not {"hash", "status", "run"} <= record.keys():
-            raise damaged(f"{path}, line {number}", 'it has no "hash", "status" or "run"')
+        check(record, f"{path}, line {number}")
     return {record["hash"]: record for record in records.values()}
 
 

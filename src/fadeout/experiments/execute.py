@@ -16,8 +16,8 @@ from fadeout.experiments.build import build_data, build_model, build_optimizer, 
 from fadeout.experiments.checkpoint import append_metrics, forget_before, read_checkpoint, write_checkpoint
 from fadeout.experiments.distributed import ALONE, World
 from fadeout.experiments.kept import TIMES, overlaps, pack
-from fadeout.experiments.record_file import VERSION, read_record, write_record
-from fadeout.experiments.result import make_record
+from fadeout.experiments.record_file import VERSION, damaged, read_record, write_record
+from fadeout.experiments.result import describe_record, make_record
 from fadeout.experiments.run import Run
 from fadeout.experiments.run_folder import alone, check_version, write_json
 from fadeout.experiments.signals import asked_to_stop
@@ -96,7 +96,11 @@ def _open(folder: Path, run: Run, held: contextlib.ExitStack) -> dict[str, Any] 
     if result.exists():
         record = read_record(result)
         if record.get("hash") != run.hash:
-            raise ValueError(f"{result} is of another run, {record.get('hash')}: remove it to begin anew")
+            raise damaged(result, f"it is of another run, {record.get('hash')}")
+        try:
+            describe_record(record)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(result, f"it lacks {error}") from error
         return record
     for left in folder.glob(".*.tmp"):  # half a file, by a process that was killed
         left.unlink()

@@ -17,6 +17,12 @@ from fadeout._files import parse_json, write_atomically
 Record = dict[str, Any]
 
 VERSION = 2
+_NUMBERS = (
+    *("before", "removed", "after", "top5", "seconds"),
+    *("parameters", "parameters_left", "operations", "operations_left"),
+    *("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale"),
+)
+_TEXTS = ("data", "model", "structure", "method")
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -96,6 +102,27 @@ def unseal(text: str | bytes, source: str | os.PathLike[str]) -> Record:
 def damaged(source: object, reason: str) -> ValueError:
     """What to raise where a record is none."""
     return ValueError(f"{source}: damaged, not the record of a run ({reason}); restore a copy, or delete it")
+
+
+def check(record: Record, source: str | os.PathLike[str]) -> None:
+    """Raise where a record cannot be reported."""
+    if wrong := _wrong(record):
+        raise damaged(source, wrong)
+
+
+def _wrong(record: Record) -> str:
+    """Why it cannot be reported; nothing if it can."""
+    run, status = record.get("run"), record.get("status")
+    if not isinstance(record.get("hash"), str) or not isinstance(run, dict):
+        return 'it has no "hash" or no "run"'
+    if status not in ("done", "failed"):
+        return f'its "status" is {status!r}, not "done" or "failed"'
+    if status == "done" and record.get("after") is None:
+        return 'it is done, but has no accuracy "after"'
+    values = run | record
+    numbers = (name for name in _NUMBERS if not isinstance(values.get(name), (int, float, type(None))))
+    texts = (name for name in _TEXTS if not isinstance(values.get(name), (str, type(None))))
+    return ", ".join(f'"{name}" is {values[name]!r}' for name in (*numbers, *texts))
 
 
 def _checksum(record: Record) -> int:

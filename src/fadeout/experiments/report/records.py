@@ -5,15 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fadeout.experiments.record_file import Record, damaged, read_record, read_records
+from fadeout.experiments.record_file import Record, check, read_record, read_records
 
 KINDS = ("curve", "grid", "table")
-_NUMBERS = (
-    *("before", "removed", "after", "top5", "seconds"),
-    *("parameters", "parameters_left", "operations", "operations_left"),
-    *("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale"),
-)
-_TEXTS = ("data", "model", "structure", "method")
 
 
 @dataclass(frozen=True)
@@ -55,8 +49,7 @@ def read(results: Path) -> dict[str, list[Record]]:
     """
     found: dict[str, dict[str, Record]] = {}
     for name, source, record in _records(results):
-        if wrong := _wrong(record):
-            raise damaged(source, wrong)
+        check(record, source)
         # A single one may have failed when the experiment's file was written, and be done by now.
         homes = [records for records in found.values() if not name and record["hash"] in records]
         for records in homes or [found.setdefault(name or "runs", {})]:
@@ -84,18 +77,3 @@ def _records(results: Path) -> Iterator[tuple[str, str, Record]]:
         else:
             for number, record in read_records(path).items():
                 yield path.stem, f"{path}, line {number}", record
-
-
-def _wrong(record: Record) -> str:
-    """Why it cannot be reported; nothing if it can."""
-    run, status = record.get("run"), record.get("status")
-    if not isinstance(record.get("hash"), str) or not isinstance(run, dict):
-        return 'it has no "hash" or no "run"'
-    if status not in ("done", "failed"):
-        return f'its "status" is {status!r}, not "done" or "failed"'
-    if status == "done" and record.get("after") is None:
-        return 'it is done, but has no accuracy "after"'
-    values = run | record
-    numbers = (name for name in _NUMBERS if not isinstance(values.get(name), (int, float, type(None))))
-    texts = (name for name in _TEXTS if not isinstance(values.get(name), (str, type(None))))
-    return ", ".join(f'"{name}" is {values[name]!r}' for name in (*numbers, *texts))
