@@ -118,14 +118,20 @@ def test_a_full_disk(line, lenet, tmp_path, full_disk, output):
 # Files ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", ["[1]", '"text"', "[" * 100_000, '{"version": 1, "hash": 3}', "\xff"])
-@pytest.mark.parametrize("name", ["config.json", "result.json"])
+NO_OBJECTS = ["[1]", '"text"', "[" * 10**5, "\xff"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("config.json", content) for content in NO_OBJECTS),
+        *(("result.json", content) for content in (*NO_OBJECTS, '{"version": 1, "hash": 3}')),
+    ],
+)
 def test_json_of_another_kind_in_a_run(line, tmp_path, name, content):
     folder = tmp_path / "runs" / task("digits", epochs=1, steps=1).hash
     folder.mkdir(parents=True)
     (folder / name).write_text(content, encoding="latin1")
-    if (name, content[:1]) == ("config.json", "{"):
-        pytest.skip("nothing but its version is read")
     assert str(folder.relative_to(tmp_path) / name) in line("run", "digits", "--epochs", "1", "--steps", "1")
 
 
