@@ -157,6 +157,18 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path):
         Masks.load(tmp_path / "absent.safetensors")
 
 
+def test_a_file_that_was_altered_is_refused(masks, tmp_path):
+    path = tmp_path / "masks.safetensors"
+    masks.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([1 - content[-1]]))
+    with pytest.raises(ValueError, match=r"masks.safetensors was altered, its checksum differs"):
+        Masks.load(path)
+    path.write_bytes(content.replace(b"fadeout.masks 2", b"fadeout.masks 3"))
+    with pytest.raises(ValueError, match=r"its format is 'fadeout.masks 3', not 'fadeout.masks 2'"):
+        Masks.load(path)
+
+
 def test_a_copy_of_the_model_is_pruned_by_the_same_masks(masks, model):
     """As with an average of the weights that was kept aside: names decide, not identities."""
     aside = copy.deepcopy(model)

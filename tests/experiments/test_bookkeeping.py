@@ -1,6 +1,7 @@
 """The bookkeeping of an experiment: what is meant, what is done, what is kept."""
 
 import json
+import threading
 
 import pytest
 
@@ -18,6 +19,20 @@ def test_records_are_collected_beside_older_ones(tmp_path):
     path = collect("cora", [record("a", "failed"), record("b", "done")], tmp_path)
     collect("cora", [record("a", "done"), record("c", "elsewhere")], tmp_path)
     assert list(read_records(path).values()) == [record("a", "done"), record("b", "done")]
+
+
+def test_several_that_collect_into_one_file_lose_nothing(tmp_path):
+    def add(first):
+        for number in range(first, first + 10):
+            record = {"version": 2, "hash": str(number), "status": "failed", "run": {}, "error": "no"}
+            collect("cora", [record], tmp_path)
+
+    threads = [threading.Thread(target=add, args=(10 * one,)) for one in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, collected("cora", tmp_path))) == list(range(60))
 
 
 def test_conditions_choose_runs(tmp_path):

@@ -102,6 +102,16 @@ def test_a_signal_stops_the_whole_sweep(tmp_path, executed):
     assert executed == [SMALL.hash]
 
 
+def test_what_on_done_raises_ends_the_sweep_after_the_runs_under_way(tmp_path, executed):
+    def full(record):
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        sweep([SMALL, replace(SMALL, seed=1)], tmp_path, jobs=1, on_done=full)
+    assert executed == [SMALL.hash]
+    assert [path.name for path in tmp_path.iterdir()] == [SMALL.hash]
+
+
 def test_the_threads_of_this_process_stay(tmp_path):
     before = torch.get_num_threads()
     sweep([SMALL], tmp_path, jobs=1)

@@ -108,8 +108,10 @@ def _read(path: Path, device: str) -> dict[str, Any]:
     """What a checkpoint holds; a ``ValueError`` if it is not what was written."""
     checked = _verify(path)
     try:
-        if not checked and (damaged := zipfile.ZipFile(path).testzip()):
-            raise ValueError(f"its part {damaged} is damaged")
+        if not checked:
+            with zipfile.ZipFile(path) as parts:
+                if damaged := parts.testzip():
+                    raise ValueError(f"its part {damaged} is damaged")
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
