@@ -151,10 +151,22 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path):
         Masks.load(torn)
     weights = tmp_path / "weights.safetensors"
     safetensors.torch.save_file({"a": torch.zeros(2)}, weights)
-    with pytest.raises(ValueError, match="boolean"):
+    with pytest.raises(ValueError, match=r"holds no masks .* its format is None"):
         Masks.load(weights)
     with pytest.raises(FileNotFoundError):
         Masks.load(tmp_path / "absent.safetensors")
+
+
+def test_a_file_that_was_altered_is_refused(masks, tmp_path):
+    path = tmp_path / "masks.safetensors"
+    masks.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([1 - content[-1]]))
+    with pytest.raises(ValueError, match=r"masks.safetensors was altered, its checksum differs"):
+        Masks.load(path)
+    path.write_bytes(content.replace(b"fadeout.masks 2", b"fadeout.masks 3"))
+    with pytest.raises(ValueError, match=r"its format is 'fadeout.masks 3', not 'fadeout.masks 2'"):
+        Masks.load(path)
 
 
 def test_a_copy_of_the_model_is_pruned_by_the_same_masks(masks, model):

@@ -4,6 +4,15 @@ from collections.abc import Sequence
 from html import escape
 
 
+def printable(text: str) -> str:
+    r"""Text from a file, for a terminal: what would move the cursor or colour the screen is escaped.
+
+    >>> print(printable("weight\x1b[31m"))
+    weight\x1b[31m
+    """
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def table(lines: list[list[str]], words: int) -> list[str]:
     """Lines of text, in columns: the first is the head, the last the total; so many columns are words.
 
@@ -14,6 +23,7 @@ def table(lines: list[list[str]], words: int) -> list[str]:
     ------------
     total     12
     """
+    lines = [list(map(printable, cells)) for cells in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = "<" * words + ">" * (len(widths) - words)
     line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))

@@ -117,8 +117,9 @@ def program(
     def write(exported: ExportedProgram, file: Path, shapes: Any) -> None:
         for node in exported.graph.nodes:
             node.meta.pop("stack_trace", None)  # names the user's files
-        with file.open("wb") as stream:
-            torch.export.save(exported, stream)
+        content = io.BytesIO()  # on a full disk, its writer would abort the process
+        torch.export.save(exported, content)
+        file.write_bytes(content.getbuffer())
 
     def open_file(file: Path) -> Run:
         with file.open("rb") as stream:
@@ -164,6 +165,8 @@ def _export(
             write(exported, file, dict(named))
             run = open_file(file)
             outputs = [run(_copies(batch)) for batch in batches]
+        except OSError:  # a full disk says nothing about the network
+            raise
         except Exception as error:
             raise RuntimeError(f"{path.name} cannot be made of this network, or not run: {error}") from error
         wanted = [_tensors(model(*_copies(batch))) for batch in batches]

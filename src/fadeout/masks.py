@@ -1,17 +1,17 @@
 """Masks: which weights stay."""
 
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout._arguments import checked
 from fadeout._checks import as_list
-from fadeout._files import write_atomically
+from fadeout._files import write_tensors
 from fadeout._tables import html_table, percent
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
@@ -109,17 +109,30 @@ class Masks(Mapping[str, Tensor]):
         """
         masks = {name: whole(mask).cpu().contiguous() for name, mask in self.items()}
         if is_first(self.values()):
-            metadata = {"format": "fadeout.masks"}
-            write_atomically(path, lambda p: safetensors.torch.save_file(masks, p, metadata))
+            metadata = {"format": _FORMAT, "checksum": str(_checksum(masks))}
+            write_tensors(path, masks, metadata)
 
     @classmethod
     @checked
     def load(cls, path: str | os.PathLike[str]) -> "Masks":
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote; a ``ValueError`` where it was altered, or is something else."""
         try:
-            return cls(safetensors.torch.load_file(path))
+            with safetensors.safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                masks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
         except safetensors.SafetensorError as error:
             raise ValueError(f"{os.fspath(path)} is no whole safetensors file: {error}") from error
+        found = metadata.get("format")
+        if found not in (_FORMAT, _FIRST_FORMAT):
+            raise ValueError(
+                f"{os.fspath(path)} holds no masks that this fadeout reads: its format is {found!r}, not "
+                f"{_FORMAT!r}"
+            )
+        # the first format has no checksum; a byte that is neither 0 nor 1 is no boolean
+        flags = all(m.dtype == torch.bool and bool((m.view(torch.uint8) <= 1).all()) for m in masks.values())
+        if not flags or (found == _FORMAT and metadata.get("checksum") != str(_checksum(masks))):
+            raise ValueError(f"{os.fspath(path)} was altered, its checksum differs: restore a copy")
+        return cls(masks)
 
     def _match(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[Tensor, Tensor]]:
         """This process's block of each parameter, and of its mask."""
@@ -134,6 +147,18 @@ class Masks(Mapping[str, Tensor]):
                 )
         chosen = [(parameters[name], mask) for name, mask in self.items()]
         return [(local(p.detach()), block_of(mask, p).to(p.device)) for p, mask in chosen]
+
+
+_FIRST_FORMAT, _FORMAT = "fadeout.masks", "fadeout.masks 2"
+
+
+def _checksum(masks: Mapping[str, Tensor]) -> int:
+    """CRC-32 of names, shapes and bytes."""
+    checksum = 0
+    for name in sorted(masks):
+        checksum = zlib.crc32(f"{name} {list(masks[name].shape)} ".encode(), checksum)
+        checksum = zlib.crc32(masks[name].flatten().view(torch.uint8).numpy().data, checksum)
+    return checksum
 
 
 class _Hold(Rounds):
