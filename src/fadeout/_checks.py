@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch.optim import Optimizer
-
 
 def one_of(name: str, given: object, accepted: Sequence[str]) -> None:
     """Raise where an argument is none of a few words.
@@ -69,15 +67,6 @@ def checked_steps(steps: int) -> int:
     if isinstance(steps, bool) or not whole or steps < 1:
         raise ValueError(f"steps is the whole number of optimizer steps of the training, got {steps!r}")
     return int(steps)
-
-
-def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    """One optimizer or several as a list, each once."""
-    several: Any = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-    optimizers: list[Optimizer] = list({id(one): one for one in several}.values())
-    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-        raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
-    return optimizers
 
 
 class MissingExtraError(ImportError):

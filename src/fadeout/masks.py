@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout._checks import as_list
 from fadeout._files import write_atomically
+from fadeout.torch_bridge.optimizers import as_list, set_to_zero
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
@@ -61,18 +61,15 @@ class Masks(Mapping[str, Tensor]):
         """The fraction that goes; 0 for no masks at all."""
         return 1 - self.left / self.total if self.total else 0.0
 
+    @torch.no_grad()
     def apply(self, model: nn.Module) -> None:
         """Set the weights that go to exactly zero: in the model, or in an averaged copy (EMA) of it.
 
         The model may be wrapped (DDP, ``torch.compile``, ``AveragedModel``). Where a name or a shape
-        does not fit, a ``ValueError`` says which, and nothing is changed.
+        does not fit, a ``ValueError`` says which, and nothing is changed. A schedule-free optimizer would
+        bring the weights back from its state: use :meth:`hold`.
         """
-        self.apply_to(named(model))
-
-    @torch.no_grad()
-    def apply_to(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """The same, for parameters by name."""
-        for weight, mask in self._match(parameters):
+        for weight, mask in self._match(named(model)):
             weight.masked_fill_(~mask, 0)
 
     def hold(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> StepHooks:
@@ -86,9 +83,9 @@ class Masks(Mapping[str, Tensor]):
             a handle; its ``remove()`` lets the weights go free.
         """
         optimizers, parameters = as_list(optimizer), named(model)
-        hold = _Hold(self, parameters)
+        hold = _Hold(self, parameters, optimizers)
         check_held({name: parameters[name] for name in self}, optimizers)
-        self.apply(model)
+        hold.end()
         return StepHooks(optimizers, hold, ahead=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -125,10 +122,11 @@ class Masks(Mapping[str, Tensor]):
 
 
 class _Hold(Rounds):
-    def __init__(self, masks: Masks, parameters: Mapping[str, nn.Parameter]):
+    def __init__(self, masks: Masks, parameters: Mapping[str, nn.Parameter], optimizers: list[Optimizer]):
         blocks = zip(masks, masks._match(parameters), strict=True)
         self._gone = [(parameters[name], ~mask) for name, (_, mask) in blocks]
+        self._optimizers = optimizers
 
     def end(self) -> None:
         for parameter, gone in self._gone:
-            local(parameter.detach()).masked_fill_(gone, 0)
+            set_to_zero(parameter, gone, self._optimizers)

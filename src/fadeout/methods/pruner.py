@@ -91,7 +91,7 @@ class Pruner(StepPruner):
         self._check_finite("at removal")
         masks = self.masks()
         fade = self._fade_under(masks)
-        masks.apply_to(self.parameters)
+        self._set_to_zero({name: ~local(mask) for name, mask in masks.items()})
         self.detach()
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout._checks import as_list, checked_steps
+from fadeout._checks import checked_steps
 from fadeout._clock import Clock
 from fadeout.structures.base import Structure
 from fadeout.structures.scores import not_finite
+from fadeout.torch_bridge.optimizers import as_list, bases, set_to_zero
 from fadeout.torch_bridge.parameters import (
     Prunable,
     check_held,
@@ -185,6 +186,15 @@ class StepPruner(Rounds, ABC):
     def _weight(self, name: str) -> Tensor:
         """This process's block of a parameter, outside autograd."""
         return local(self.parameters[name].detach())
+
+    def _base(self, name: str) -> list[Tensor]:
+        """What a schedule-free optimizer steps beside a parameter: it fades as the weights do."""
+        return bases(self._optimizers, self.parameters[name])
+
+    def _set_to_zero(self, gone: Mapping[str, Tensor]) -> None:
+        """Set weights to exactly zero, for good: no optimizer brings them back from its state."""
+        for name, mask in gone.items():
+            set_to_zero(self.parameters[name], mask, self._optimizers)
 
     def _groups(self) -> dict[str, dict[str, Any]]:
         """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
