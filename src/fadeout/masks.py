@@ -7,9 +7,11 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import custom_from_mask
 from torch.optim import Optimizer
 
 from fadeout._files import write_atomically
+from fadeout.torch_bridge.computed import torch_masks
 from fadeout.torch_bridge.optimizers import as_list, set_to_zero
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
@@ -105,6 +107,46 @@ class Masks(Mapping[str, Tensor]):
             return cls(safetensors.torch.load_file(path))
         except safetensors.SafetensorError as error:
             raise ValueError(f"{os.fspath(path)} is no whole safetensors file: {error}") from error
+
+    @classmethod
+    def from_torch_prune(cls, model: nn.Module) -> "Masks":
+        """Take over the masks of ``torch.nn.utils.prune``, which stay active in the model.
+
+        They are named by the weights as they are once ``torch.nn.utils.prune.remove`` has made them
+        permanent; then :meth:`hold` keeps the zeros, or a pruner goes on from there.
+
+        >>> from torch.nn.utils import prune
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False))
+        >>> model[0].weight.data = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> _ = prune.l1_unstructured(model[0], "weight", amount=0.5)
+        >>> masks = Masks.from_torch_prune(model)
+        >>> masks["0.weight"]
+        tensor([[False, False],
+                [ True,  True]])
+        """
+        masks = torch_masks(model)
+        if not masks:
+            raise ValueError(
+                "no mask of torch.nn.utils.prune is active in this model: none was made, or "
+                "torch.nn.utils.prune.remove has made all of them permanent"
+            )
+        return cls({name: mask.clone() for name, mask in masks.items()})
+
+    def to_torch_prune(self, model: nn.Module) -> None:
+        """Hand the masks to ``torch.nn.utils.prune``: a weight becomes ``weight_orig`` times ``weight_mask``.
+
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False))
+        >>> Masks({"0.weight": torch.tensor([[True, False], [False, False]])}).to_torch_prune(model)
+        >>> [name for name, _ in model.named_buffers()]
+        ['0.weight_mask']
+        """
+        parameters = named(model)
+        blocks = [mask for _, mask in self._match(parameters)]
+        masks = {id(parameters[name]): mask for name, mask in zip(self, blocks, strict=True)}
+        for module in model.modules():  # tied weights are found in each of theirs
+            for kind, parameter in list(module._parameters.items()):
+                if id(parameter) in masks:
+                    custom_from_mask(module, kind, masks[id(parameter)])
 
     def _match(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[Tensor, Tensor]]:
         """This process's block of each parameter, and of its mask."""
