@@ -135,9 +135,7 @@ class Latents:
                 for name, latent in moved.items():
                     self._weight(name).copy_(latent)
 
-    def restore(
-        self, values: dict[str, Tensor], bases: dict[str, Tensor], held: dict[str, Tensor]
-    ) -> None:
+    def restore(self, values: dict[str, Tensor], bases: dict[str, Tensor], held: dict[str, Tensor]) -> None:
         """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
         self.values, self.bases, self.held, self._targets, self._versions = values, bases, held, {}, {}
 

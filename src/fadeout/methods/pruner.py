@@ -73,6 +73,11 @@ class Pruner(StepPruner):
         """The norm of what removal would take now, over the norm of what would stay."""
         return self._fade_under(self.masks())
 
+    @property
+    def complete(self) -> bool:
+        """Whether the fade is complete: removal now would change nothing that a test set could show."""
+        return self.fade <= _COMPLETE
+
     # Removal ------------------------------------------------------------------------------------
 
     def masks(self) -> Masks:
