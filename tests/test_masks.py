@@ -191,7 +191,7 @@ def test_tied_weights_are_masked_in_both_places():
 
 
 def test_to_torch_prune_of_another_model():
-    with pytest.raises(ValueError, match="for another model: this one has no 0.weight"):
+    with pytest.raises(ValueError, match=r"for another model: this one has no 0.weight"):
         Masks({"0.weight": torch.ones(2, 2, dtype=torch.bool)}).to_torch_prune(nn.Linear(2, 2))
 
 

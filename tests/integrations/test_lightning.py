@@ -132,7 +132,7 @@ def test_both_packages(either, fit):
     assert left(network) == LEFT
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -140,7 +140,7 @@ def stop_at(pl, step):
     class Stop(pl.Callback):
         def on_train_batch_start(self, trainer, *args):
             if trainer.global_step == step:
-                raise Killed
+                raise KilledError
 
     return Stop()
 
@@ -156,7 +156,7 @@ def test_killed_and_resumed_bit_for_bit(pl, fit, tmp_path, same_bits, fade, stop
     fit(pl, whole, build(fade=fade))
 
     saving = checkpoints(pl, tmp_path, every_n_train_steps=5, save_top_k=-1)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         fit(pl, module(pl), build(fade=fade), saving, stop_at(pl, stop), enable_checkpointing=True)
     path = tmp_path / f"step={stop // 5 * 5}.ckpt"
     resumed, callback = module(pl), build(fade=fade)
@@ -167,7 +167,7 @@ def test_killed_and_resumed_bit_for_bit(pl, fit, tmp_path, same_bits, fade, stop
 
 def test_resuming_with_other_epochs_is_clear(pl, fit, tmp_path):
     saving = checkpoints(pl, tmp_path, every_n_train_steps=20, save_top_k=-1)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         fit(pl, module(pl), build(), saving, stop_at(pl, 25), enable_checkpointing=True)
     with pytest.raises(ValueError, match=r"fade runs over 60 optimizer steps, and this trainer will take 80"):
         fit(pl, module(pl), build(), ckpt_path=tmp_path / "step=20.ckpt", max_epochs=8)
@@ -175,7 +175,7 @@ def test_resuming_with_other_epochs_is_clear(pl, fit, tmp_path):
 
 def test_resuming_a_training_without_it(pl, fit, tmp_path):
     saving = checkpoints(pl, tmp_path, every_n_train_steps=20, save_top_k=-1)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         fit(pl, module(pl), stop_at(pl, 25), saving, enable_checkpointing=True)
     with pytest.raises(ValueError, match="a checkpoint that has no state of Fadeout"):
         fit(pl, module(pl), build(), ckpt_path=tmp_path / "step=20.ckpt")
@@ -260,7 +260,7 @@ def test_compacted(pl, fit):
 
 
 def test_compact_needs_an_example(pl, fit):
-    with pytest.raises(ValueError, match="set self.example_input_array"):
+    with pytest.raises(ValueError, match=r"set self.example_input_array"):
         fit(pl, module(pl), build(compact=True))
 
 
@@ -324,7 +324,7 @@ def test_two_processes(pl, fit, tmp_path):
     together = {"strategy": "ddp_fork", "devices": 2, "use_distributed_sampler": False}
     fit(pl, module(pl), build(), Keep("whole"), **together)
     saving = checkpoints(pl, tmp_path, every_n_train_steps=5, save_top_k=-1)
-    with pytest.raises(ProcessRaisedException, match="Killed"):
+    with pytest.raises(ProcessRaisedException, match="KilledError"):
         fit(pl, module(pl), build(), saving, stop_at(pl, 37), enable_checkpointing=True, **together)
     path = tmp_path / "step=35.ckpt"
     fit(pl, module(pl), build(), Keep("resumed"), ckpt_path=path, **together)

@@ -157,7 +157,7 @@ def test_gradual_magnitude_pruning(make_task, train):
 def test_a_wrapper_that_is_no_optimizer(make_task):
     task = make_task("matrices")
     base = torch.optim.SGD(task.model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="has no step hooks: take schedulefree.AdamWScheduleFree"):
+    with pytest.raises(ValueError, match=r"has no step hooks: take schedulefree.AdamWScheduleFree"):
         fadeout.SelectiveWeightDecay(
             task.model, schedulefree.ScheduleFreeWrapper(base), sparsity=0.9, steps=STEPS
         )

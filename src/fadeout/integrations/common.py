@@ -1,4 +1,4 @@
-"""What all integrations share: which versions they need, how many steps there are, and how a training ends."""
+"""What all integrations share: the versions they need, how many steps there are, how a training ends."""
 
 import warnings
 from importlib.metadata import PackageNotFoundError, version
@@ -56,11 +56,13 @@ def agreed_steps(given: int | None, planned: float, trainer: str) -> int:
     known = 1 <= planned < float("inf")
     if given is None and not known:
         raise ValueError(
-            f"the trainer does not know how many optimizer steps it will take ({trainer}): say it, or pass steps="
+            f"the trainer does not know how many optimizer steps it will take ({trainer}): say it, or pass "
+            "steps="
         )
     if known and given is not None and given != planned:
         raise ValueError(
-            f"steps={given}, but the trainer will take {planned:g} optimizer steps ({trainer}): leave steps out"
+            f"steps={given}, but the trainer will take {planned:g} optimizer steps ({trainer}): leave steps "
+            "out"
         )
     return int(planned if given is None else given)
 
@@ -76,15 +78,15 @@ def check_resumed(saved: int, now: int, trainer: str) -> None:
 
 
 def finish(pruner: Pruner) -> Masks | None:
-    """Remove what has faded at the end of a training; where that would change the network, warn and do not."""
+    """Remove what has faded at the end of a training; where that would change the network, warn instead."""
     masks = None
     if pruner.complete:
         masks = pruner.remove()
     else:
         warnings.warn(
             f"nothing was removed: training ended after {pruner.progress:.0%} of the pruner's {pruner.steps} "
-            f"steps, and the fade was not complete (the norm of what would go is {pruner.fade:.2g} of that of "
-            "the rest). Resume the training, or let pruner.remove() remove it all the same",
+            f"steps, and the fade was not complete (what would go has {pruner.fade:.2g} of the norm of the "
+            "rest). Resume the training, or let pruner.remove() remove it all the same",
             stacklevel=2,
         )
     pruner.detach()

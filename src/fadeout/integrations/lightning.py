@@ -72,9 +72,7 @@ class Fadeout(_lightning.Callback):
         super().__init__()
         self.sparsity, self.steps, self.compact = checked_sparsity(sparsity), steps, compact
         self.method, self.arguments = method, arguments
-        self._state: dict[str, Any] | None = (
-            None  # of a checkpoint, which is read before there are optimizers
-        )
+        self._state: dict[str, Any] | None = None  # of a checkpoint, read before there are optimizers
         self._held: StepHooks | None = None
 
     # Steps --------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ class Latents:
         sizes: how many weights each parameter has, on all processes.
         layout: which process has which of them.
         sparse: what the network runs on, of latents and a threshold: :meth:`fadeout.Latent.sparse`.
-        base: what a schedule-free optimizer steps beside a parameter, by name. It has latents too, and between
-            steps the same part is left of them as of the weights.
+        base: what a schedule-free optimizer steps beside a parameter, by name. It has latents too, and
+            between steps the same part is left of them as of the weights.
     """
 
     def __init__(

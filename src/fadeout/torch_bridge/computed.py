@@ -79,7 +79,7 @@ def _pruned(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
 
 @torch.no_grad()
 def _keeps_zeros(parts: ParametrizationList) -> bool:
-    """Whether zeros of what is stored are zeros of the weight, and a row of them harms nothing, on a trial."""
+    """Whether zeros of what is stored are zeros of the weight, and a row of them does no harm, on a trial."""
     stored = getattr(parts, "original", None)
     if stored is None:  # several, as the magnitude and the direction of weight_norm
         return False
