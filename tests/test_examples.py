@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {
+    "accelerated.py": r"9\d\.\d+% right, Masks\(2 parameters, 740 of 7400 .*, saved and taken up again",
     "train.py": r"(9\d\.\d+) % before removal, \1 % after it: Masks\(3 parameters, 1740 of 17400 ",
     "channels.py": r"small: 9\d\.\d+% right, 4,\d{3} parameters",
     "ddp.py": r"9\d\.\d+% right, Masks\(2 parameters, 740 of 7400 .*, the same on all 2 ranks: True",
@@ -21,9 +22,15 @@ def test_every_example_is_tested():
 
 
 @pytest.mark.parametrize(
-    "name", ["train.py", *(pytest.param(n, marks=pytest.mark.slow) for n in ("channels.py", "ddp.py"))]
+    "name",
+    [
+        "train.py",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("accelerated.py", "channels.py", "ddp.py")),
+    ],
 )
 def test_example(tmp_path, name):
+    if name == "accelerated.py":
+        pytest.importorskip("accelerate")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, *(torchrun if name == "ddp.py" else []), str(ROOT / "examples" / name)]
     paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}

@@ -20,10 +20,8 @@ def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         hint = ""
         if any(isinstance(getattr(o, "base", None), Optimizer) for o in optimizers):
-            hint = (
-                ". One that wraps another and is none itself (schedulefree.ScheduleFreeWrapper) has no step"
-            )
-            hint += " hooks: take schedulefree.AdamWScheduleFree, SGDScheduleFree or RAdamScheduleFree"
+            hint = ". One that wraps another and is none itself (schedulefree.ScheduleFreeWrapper) has no "
+            hint += "step hooks: take schedulefree.AdamWScheduleFree, SGDScheduleFree or RAdamScheduleFree"
         raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}{hint}")
     return optimizers
 
