@@ -1,6 +1,7 @@
 """Lightning's Trainer prunes: every way of stepping, stopped and resumed bit for bit, on two processes."""
 
 import copy
+import doctest
 import importlib
 from pathlib import Path
 
@@ -336,3 +337,7 @@ def test_two_processes(pl, fit, tmp_path):
     for outcome in outcomes:
         assert sum(int(w.count_nonzero()) for w in outcome.values() if w.dim() > 1) == LEFT
         assert all(torch.equal(weight, outcomes[0][name]) for name, weight in outcome.items())
+
+
+def test_docstrings(pl):
+    assert doctest.testmod(fadeout.integrations.lightning).failed == 0

@@ -1,5 +1,6 @@
 """Hugging Face's Trainer prunes: stopped and resumed bit for bit, logged, saved, best checkpoints guarded."""
 
+import doctest
 import shutil
 
 import pytest
@@ -219,3 +220,7 @@ def test_a_compacted_network_is_saved_with_its_config(tmp_path):
     assert again.first.out_features == 3
     x = torch.randn(5, 4)
     torch.testing.assert_close(again(x), network(x))
+
+
+def test_docstrings():
+    assert doctest.testmod(fadeout.integrations.transformers).failed == 0

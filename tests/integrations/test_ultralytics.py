@@ -1,5 +1,6 @@
 """Ultralytics trains a small classifier: its average is sparse, too, and a resumption is exact."""
 
+import doctest
 import random
 
 import numpy as np
@@ -157,3 +158,7 @@ def test_compacted(train):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     before, after = (sum(p.numel() for p in m.parameters()) for m in (average, small))
     assert after <= before / 2
+
+
+def test_docstrings(ultralytics):
+    assert doctest.testmod(fadeout.integrations.ultralytics).failed == 0

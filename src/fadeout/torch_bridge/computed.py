@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ def _computed(model: nn.Module) -> Iterator[tuple[nn.Parameter, str]]:
                 for part in ("g", "v"):
                     reason = _advise(path, hook.name, "weight_norm", fold, f"{hook.name}_")
                     yield getattr(module, f"{hook.name}_{part}"), reason
-        lists = module.parametrizations if is_parametrized(module) else {}
+        lists: Any = module.parametrizations if is_parametrized(module) else {}
         for kind, parts in lists.items():
             if not _keeps_zeros(parts):
                 fold = f"torch.nn.utils.parametrize.remove_parametrizations(module, {kind!r})"
