@@ -260,6 +260,13 @@ def test_compacted(pl, fit):
     assert before // 2 - 22 < after <= before / 2  # a channel has 22 parameters
 
 
+def test_averaged_weights_get_the_masks(pl, fit):
+    averaging = pytest.importorskip("lightning.pytorch.callbacks.weight_averaging").EMAWeightAveraging
+    network, callback = module(pl), build()
+    fit(pl, network, callback, averaging(decay=0.9))
+    assert callback.masks.left == left(network) == LEFT
+
+
 def test_compact_needs_an_example(pl, fit):
     with pytest.raises(ValueError, match=r"set self.example_input_array"):
         fit(pl, module(pl), build(compact=True))

@@ -32,8 +32,9 @@ class Fadeout(_lightning.Callback):
 
     The steps are those that the Trainer will take, whatever it accumulates, clips or casts. The pruner's
     state is part of every checkpoint, and ``fit(..., ckpt_path=...)`` goes on bit for bit. Removal comes at
-    the end of ``fit``, where it changes nothing; where training ends before the fade is complete (early
-    stopping), a warning says so, and nothing is removed. A further ``fit`` keeps the zeros.
+    the end of ``fit``, where it changes nothing; averaged weights that a later callback puts there
+    (``WeightAveraging``) get the masks too. Where training ends before the fade is complete (early stopping),
+    a warning says so, and nothing is removed. A further ``fit`` keeps the zeros.
 
     Logged, for the progress bar and every logger: ``fadeout/sparsity`` (targeted now) and ``fadeout/factor``
     after each step, ``fadeout/fade`` after each epoch. A ``ModelCheckpoint`` may call a network best that is
@@ -122,8 +123,12 @@ class Fadeout(_lightning.Callback):
             self._held = None
         elif self.pruner is not None:
             self.masks = finish(self.pruner)
-        if self.compact and self.masks is not None:
-            self.compacted = compacted(pl_module, self._example(pl_module))
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.masks is not None:
+            self.masks.apply(pl_module)  # once more, for a callback that has put averaged weights there
+            if self.compact:
+                self.compacted = compacted(pl_module, self._example(pl_module))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self.pruner is not None:

@@ -116,8 +116,8 @@ class FadeoutCallback(TrainerCallback):
         state.log_history[-1].update(figures)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.pruner is not None:
-            self._counts = self.masks is not None or self.pruner.complete
+        if self.pruner is not None:  # before the first step there may be no scores to tell by
+            self._counts = self.masks is not None or (state.global_step > 0 and self.pruner.complete)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._forget_best(state)
