@@ -4,11 +4,9 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-from torch.optim import Optimizer
 
 from fadeout._arguments import fitted, shown
 
@@ -56,15 +54,6 @@ def in_range(value: float, progress: float) -> float:
             "end above 0"
         )
     return value
-
-
-def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    """One optimizer or several as a list, each once."""
-    several: Any = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-    optimizers: list[Optimizer] = list({id(one): one for one in several}.values())
-    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-        raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {shown(optimizer)}")
-    return optimizers
 
 
 def warn(message: str) -> None:

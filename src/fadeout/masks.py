@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import safetensors
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import custom_from_mask
 from torch.optim import Optimizer
 
 from fadeout._arguments import checked
-from fadeout._checks import as_list
 from fadeout._files import write_tensors
 from fadeout._tables import html_table, percent
+from fadeout.torch_bridge.computed import torch_masks
+from fadeout.torch_bridge.optimizers import as_list, set_to_zero
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
@@ -70,18 +72,15 @@ class Masks(Mapping[str, Tensor]):
         return 1 - self.left / self.total if self.total else 0.0
 
     @checked
+    @torch.no_grad()
     def apply(self, model: nn.Module) -> None:
         """Set the weights that go to exactly zero: in the model, or in an averaged copy (EMA) of it.
 
         The model may be wrapped (DDP, ``torch.compile``, ``AveragedModel``). Where a name or a shape
-        does not fit, a ``ValueError`` says which, and nothing is changed.
+        does not fit, a ``ValueError`` says which, and nothing is changed. A schedule-free optimizer would
+        bring the weights back from its state: use :meth:`hold`.
         """
-        self.apply_to(named(model))
-
-    @torch.no_grad()
-    def apply_to(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """The same, for parameters by name."""
-        for weight, mask in self._match(parameters):
+        for weight, mask in self._match(named(model)):
             weight.masked_fill_(~mask, 0)
 
     @checked
@@ -96,9 +95,9 @@ class Masks(Mapping[str, Tensor]):
             a handle; its ``remove()`` lets the weights go free.
         """
         optimizers, parameters = as_list(optimizer), named(model)
-        hold = _Hold(self, parameters)
+        hold = _Hold(self, parameters, optimizers)
         check_held({name: parameters[name] for name in self}, optimizers)
-        self.apply(model)
+        hold.end()
         return StepHooks(optimizers, hold, ahead=False)
 
     @checked
@@ -134,6 +133,46 @@ class Masks(Mapping[str, Tensor]):
             raise ValueError(f"{os.fspath(path)} was altered, its checksum differs: restore a copy")
         return cls(masks)
 
+    @classmethod
+    def from_torch_prune(cls, model: nn.Module) -> "Masks":
+        """Take over the masks of ``torch.nn.utils.prune``, which stay active in the model.
+
+        They are named by the weights as they are once ``torch.nn.utils.prune.remove`` has made them
+        permanent; then :meth:`hold` keeps the zeros, or a pruner goes on from there.
+
+        >>> from torch.nn.utils import prune
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False))
+        >>> model[0].weight.data = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> _ = prune.l1_unstructured(model[0], "weight", amount=0.5)
+        >>> masks = Masks.from_torch_prune(model)
+        >>> masks["0.weight"]
+        tensor([[False, False],
+                [ True,  True]])
+        """
+        masks = torch_masks(model)
+        if not masks:
+            raise ValueError(
+                "no mask of torch.nn.utils.prune is active in this model: none was made, or "
+                "torch.nn.utils.prune.remove has made all of them permanent"
+            )
+        return cls({name: mask.clone() for name, mask in masks.items()})
+
+    def to_torch_prune(self, model: nn.Module) -> None:
+        """Hand the masks to ``torch.nn.utils.prune``: a weight becomes ``weight_orig`` times ``weight_mask``.
+
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False))
+        >>> Masks({"0.weight": torch.tensor([[True, False], [False, False]])}).to_torch_prune(model)
+        >>> [name for name, _ in model.named_buffers()]
+        ['0.weight_mask']
+        """
+        parameters = named(model)
+        blocks = [mask for _, mask in self._match(parameters)]
+        masks = {id(parameters[name]): mask for name, mask in zip(self, blocks, strict=True)}
+        for module in model.modules():  # tied weights are found in each of theirs
+            for kind, parameter in list(module._parameters.items()):
+                if id(parameter) in masks:
+                    custom_from_mask(module, kind, masks[id(parameter)])
+
     def _match(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[Tensor, Tensor]]:
         """This process's block of each parameter, and of its mask."""
         missing = [name for name in self if name not in parameters]
@@ -162,10 +201,11 @@ def _checksum(masks: Mapping[str, Tensor]) -> int:
 
 
 class _Hold(Rounds):
-    def __init__(self, masks: Masks, parameters: Mapping[str, nn.Parameter]):
+    def __init__(self, masks: Masks, parameters: Mapping[str, nn.Parameter], optimizers: list[Optimizer]):
         blocks = zip(masks, masks._match(parameters), strict=True)
         self._gone = [(parameters[name], ~mask) for name, (_, mask) in blocks]
+        self._optimizers = optimizers
 
     def end(self) -> None:
         for parameter, gone in self._gone:
-            local(parameter.detach()).masked_fill_(gone, 0)
+            set_to_zero(parameter, gone, self._optimizers)

@@ -34,8 +34,7 @@ class MaskPruner(Pruner):
         self._scores.gone = parts["held"]
 
     def _zero(self) -> None:
-        for name, mask in self._scores.gone.items():
-            self._weight(name).masked_fill_(mask, 0)
+        self._set_to_zero(self._scores.gone)
 
     def _zero_gradients(self, optimizer: Optimizer) -> None:
         """Those of held weights: the optimizer's averages are then of weights that take part alone."""

@@ -108,6 +108,11 @@ class Pruner(StepPruner):
         total = Row("total", weights, left, _ratio(squares.sum(0)))
         return Summary(tuple(rows), total)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the fade is complete: removal now would change nothing that a test set could show."""
+        return self.fade <= _COMPLETE
+
     # Removal ------------------------------------------------------------------------------------
 
     def masks(self) -> Masks:
@@ -126,7 +131,7 @@ class Pruner(StepPruner):
         self._check_finite("at removal")
         masks = self.masks()
         fade = self._fade_under(masks)
-        masks.apply_to(self.parameters)
+        self._set_to_zero({name: ~local(mask) for name, mask in masks.items()})
         self.detach()
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps

@@ -103,7 +103,7 @@ class ST3(SelectiveWeightDecay):
         split = [name for name, parameter in self.parameters.items() if is_split(parameter)]
         if split:
             raise ValueError(f"ST-3 rescales whole rows, and those of {split[0]!r} lie on several processes")
-        self._latents = Rescaled(self._weight, self._layout, fade.sparse)
+        self._latents = Rescaled(self._weight, self._layout, fade.sparse, self._base)
 
 
 class Rescaled(Latents):

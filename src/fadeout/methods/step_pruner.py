@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout._checks import as_list, warn
+from fadeout._checks import warn
 from fadeout._clock import Clock
 from fadeout._tables import html_table, percent
 from fadeout.structures.base import Structure
-from fadeout.structures.elements import Elements
 from fadeout.structures.scores import not_finite
 from fadeout.torch_bridge.description import describe
 from fadeout.torch_bridge.meeting import excuse, meet
+from fadeout.torch_bridge.optimizers import as_list, bases, set_to_zero
 from fadeout.torch_bridge.parameters import (
     Prunable,
     check_held,
@@ -142,14 +142,9 @@ class StepPruner(Rounds, ABC):
         """What the pruner is, in words."""
         share = f", {percent(self._share_of_all(self.parameters))} of the model's"
         return {
-            "prunes": self._bound.in_words() + (share if self._counts_weights else ""),
+            "prunes": self._bound.in_words() + (share if self.structure.counts_weights else ""),
             "structure": str(self.structure),
         }
-
-    @property
-    def _counts_weights(self) -> bool:
-        """Whether what is prunable is weights themselves, and not what stands for whole channels."""
-        return isinstance(self.structure, Elements)
 
     def _share_of_all(self, names: Iterable[str]) -> float:
         """The share of the model's weights that these parameters have."""
@@ -163,7 +158,7 @@ class StepPruner(Rounds, ABC):
             everything = named(self._model)
             wanted += [n for n in chosen_by(prunable, everything) if everything[n].is_floating_point()]
         share = self._share_of_all(self.parameters)
-        few = self._counts_weights and share < self._share_of_all(set(wanted)) / 2
+        few = self.structure.counts_weights and share < self._share_of_all(set(wanted)) / 2
         only = f"only {percent(share)} of the model's weights take part"
         if self._frozen:
             said = (
@@ -284,6 +279,15 @@ class StepPruner(Rounds, ABC):
                 f"{name!r} has shape {tuple(now)}, and had {tuple(before)} when the pruner was built: change "
                 "the model first, then build the optimizer, then the pruner"
             )
+
+    def _base(self, name: str) -> list[Tensor]:
+        """What a schedule-free optimizer steps beside a parameter: it fades as the weights do."""
+        return bases(self._optimizers, self.parameters[name])
+
+    def _set_to_zero(self, gone: Mapping[str, Tensor]) -> None:
+        """Set weights to exactly zero, for good: no optimizer brings them back from its state."""
+        for name, mask in gone.items():
+            set_to_zero(self.parameters[name], mask, self._optimizers)
 
     def _groups(self) -> dict[str, dict[str, Any]]:
         """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""

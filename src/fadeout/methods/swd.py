@@ -20,6 +20,7 @@ from fadeout.methods.pruner import Pruner
 from fadeout.schedules import Schedule, Sparsity, Steps, exponential
 from fadeout.structures.base import Marked, Structure, Target, change_, flush_
 from fadeout.structures.elements import Elements
+from fadeout.torch_bridge.optimizers import is_schedule_free
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.torch_bridge.sharding import gradient_of
 from fadeout.torch_bridge.step_hooks import gradient_scale
@@ -96,7 +97,7 @@ class SelectiveWeightDecay(Pruner):
             prunable=prunable,
         )
         if isinstance(self._fade, Latent):
-            self._latents = Latents(self._weight, self._layout, self._fade.sparse)
+            self._latents = Latents(self._weight, self._layout, self._fade.sparse, self._base)
 
     @property
     def factor_now(self) -> float:
@@ -191,8 +192,11 @@ class SelectiveWeightDecay(Pruner):
         state["pending"] = {name: self._pending.get(name, 0.0) for name in self.parameters}
         if self._latents is not None:
             weights = {name: self._weight(name) for name in self._bound.fading}
-            held, values = self._latents.held, self._latents.values
+            held, values, groups = self._latents.held, self._latents.values, self._groups()
+            bases = {name: weight for name, weight in weights.items() if is_schedule_free(groups[name])}
             state["latents"] = self._distributed({} if held else {**weights, **values})
+            if bases:
+                state["latent_bases"] = self._distributed({} if held else {**bases, **self._latents.bases})
             state["settled"] = self._distributed(held)
             state["latent_sparsity"] = self._sparsity_before
         return state
@@ -206,6 +210,7 @@ class SelectiveWeightDecay(Pruner):
                     "fade that it was saved with: in version 0.1 the default was fadeout.Progressive()"
                 )
             parts["latents"] = self._blocks(state["latents"]) if parts["step"] else {}
+            parts["bases"] = self._blocks(state.get("latent_bases", {})) if parts["step"] else {}
             parts["held"] = self._blocks(state["settled"])
             parts["latent_sparsity"] = float(state["latent_sparsity"])
         return {**parts, "pending": {name: float(dose) for name, dose in state["pending"].items() if dose}}
@@ -214,7 +219,7 @@ class SelectiveWeightDecay(Pruner):
         super()._restore(parts)
         self._pending = parts["pending"]
         if self._latents is not None:
-            self._latents.restore(parts["latents"], parts["held"])
+            self._latents.restore(parts["latents"], parts["bases"], parts["held"])
             self._scores.gone = parts["held"]
             self._sparsity_before = parts["latent_sparsity"]
 
@@ -248,6 +253,10 @@ class SelectiveWeightDecay(Pruner):
             dose = self._representable(name, target, dose)
             if not dose:
                 return
+        for base in self._base(name):  # first, while the weights still say which are targeted
+            for mask, _, own in target.parts(weight, base):
+                own.copy_(torch.where(mask, self._fade.shrink(own, dose), own))
+                flush_(own, mask)
         factor = self._fade.multiplier(dose)
         if factor is None:
             change_(target, weight, lambda wide: self._fade.shrink(wide, dose))

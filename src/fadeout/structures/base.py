@@ -17,6 +17,7 @@ from fadeout import criteria
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
 from fadeout.structures.scores import Scores
+from fadeout.torch_bridge.computed import check_stored
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout
 
@@ -166,6 +167,8 @@ class Structure:
     _in_words: ClassVar[str] = "fadeout.Elements() or fadeout.Channels(example_input)"
     gradual: ClassVar[bool] = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
+    counts_weights: ClassVar[bool] = True
+    """What is prunable is weights themselves, not what stands for whole channels."""
     fade: ClassVar[Fade] = Progressive()
     """How targeted weights go where the user names no fade."""
 
@@ -201,6 +204,7 @@ class Structure:
             steps: of the training, as far as it is known: whether it pays to compile.
         """
         parameters = choose(model, optimizers, prunable)
+        check_stored(model, parameters)
         return self._bound(parameters, Layout(parameters, group_of(model), alone=optimizers is None), steps)
 
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> Bound:

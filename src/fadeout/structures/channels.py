@@ -78,6 +78,7 @@ class Channels(Structure):
     """
 
     _in_words = "fadeout.Channels(example_input)"
+    counts_weights = False
     gradual = False
     """The whole target from the first step: which channels stay wants to be known early."""
 

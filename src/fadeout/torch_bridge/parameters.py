@@ -16,8 +16,9 @@ from fadeout.torch_bridge.sharding import local, mesh_group
 Prunable = Callable[[str, nn.Parameter], bool] | Iterable[str]
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
-# children that torch.compile and the checkpoint and sharding wrappers put between a module and its own
-_INSERTED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_AROUND = ("_orig_mod", "_forward_module")  # where torch.compile and Fabric keep the module that they wrap
+# children that these and the checkpoint and sharding wrappers put between a module and its own
+_INSERTED = (*_AROUND, "_original_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _MOMENTA = ("momentum_buffer", "exp_avg")  # of SGD, RMSprop and Muon, and of Adam's kin
 
 
@@ -31,21 +32,30 @@ def named(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module, inside DDP, ``torch.compile`` or ``AveragedModel``.
+    """The user's own module, inside DDP, ``torch.compile``, ``AveragedModel`` or Fabric's wrapper.
 
     >>> unwrap(nn.DataParallel(nn.Linear(2, 2)))
     Linear(in_features=2, out_features=2, bias=True)
     """
-    while True:
-        inside = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
-        if not isinstance(inside, nn.Module):
-            return model
-        model = inside
+    return _layers(model)[-1]
 
 
 def group_of(model: nn.Module) -> Any:
     """The processes among which DDP shares out a model; None where it is not wrapped by it."""
-    return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None
+    parallel = nn.parallel.DistributedDataParallel
+    return next((layer.process_group for layer in _layers(model) if isinstance(layer, parallel)), None)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """A model, what it wraps, and so on down to the user's own module."""
+    layers = [model]
+    while True:
+        model = layers[-1]
+        around = ("module",) if isinstance(model, _WRAPPERS) else _AROUND
+        inside = next((model._modules[name] for name in around if name in model._modules), None)
+        if inside is None:
+            return layers
+        layers.append(inside)
 
 
 def partners(model: Any) -> tuple[int, ...]:
