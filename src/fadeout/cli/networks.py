@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fadeout import export as exporting
 from fadeout.compaction.compact import compact as cut
@@ -107,7 +107,7 @@ def constructor(name: str) -> Callable[[], nn.Module]:
     return cast(Callable[[], nn.Module], found)
 
 
-def _example(network: nn.Module, shape: str) -> tuple[Tensor, ...]:
+def _example(network: nn.Module, shape: str) -> Any:
     """Inputs of the given shape, or of those that the network was compacted with."""
     parameter = next(network.parameters(), torch.empty(0))
     if shape:
@@ -119,4 +119,4 @@ def _example(network: nn.Module, shape: str) -> tuple[Tensor, ...]:
     plans = plans_of(network)
     if not plans:
         raise ValueError("pass the shape of an example: --input 1,3,32,32")
-    return tuple(torch.zeros(i["shape"], dtype=getattr(torch, i["dtype"])) for i in plans[-1].inputs)
+    return plans[-1].example()

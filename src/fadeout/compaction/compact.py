@@ -14,6 +14,7 @@ from fadeout.compaction.cut import cut
 from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.graph.analysis import analyse
+from fadeout.graph.example import Example
 from fadeout.graph.trace import trace
 from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.parameters import unwrap
@@ -86,12 +87,12 @@ def compact(
     two_ways = network.follows_training is None
 
     def fits(small: nn.Module) -> bool:
-        if not _agree(model, small, network.inputs):
+        if not _agree(model, small, network.example):
             return False
         if not two_ways or for_inference:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
-        return _agree(copy.deepcopy(model), copy.deepcopy(small), network.inputs, training=True)
+        return _agree(copy.deepcopy(model), copy.deepcopy(small), network.example, training=True)
 
     found = cut(analyse(network, **options))
     if (found.rewritten and two_ways) or not fits(found.model):
@@ -108,10 +109,7 @@ def compact(
 def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:
     """Cut a network as another of the same architecture was cut; the weights are whatever they are."""
     device = next(iter(model.parameters()), torch.empty(0)).device
-    inputs = tuple(
-        torch.zeros(each["shape"], dtype=getattr(torch, each["dtype"]), device=device) for each in plan.inputs
-    )
-    network = trace(model, inputs, leaves)
+    network = trace(model, plan.example(device), leaves)
     analysis = analyse(network, keep_forward=plan.keep_forward, couple=plan.couple, whole=True)
     flows = {node.name: flow for node, flow in analysis.flows.items()}
     for name, kept in plan.kept.items():
@@ -128,14 +126,15 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
 
 
 @torch.no_grad()
-def _agree(model: nn.Module, small: nn.Module, inputs: tuple[Any, ...], training: bool = False) -> bool:
+def _agree(model: nn.Module, small: nn.Module, example: Example, training: bool = False) -> bool:
     """Whether two modules give the same on the example."""
     outputs = []
     for module in (model, small):
+        args, kwargs = example.fresh()
         try:
             with in_mode(module, training), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                outputs.append(pytree.tree_leaves(module(*inputs)))
+                outputs.append(pytree.tree_leaves(module(*args, **kwargs)))
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
             return False
     return all(_near(mine, theirs) for mine, theirs in zip(*outputs, strict=True))

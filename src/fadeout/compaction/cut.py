@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from fadeout.compaction.plan import Plan
+from fadeout.graph.example import as_data
 from fadeout.graph.gather import Gather
 from fadeout.graph.rules.base import Analysis
 
@@ -116,10 +117,8 @@ def _plan(editor: _Editor, renamed: dict[str, str]) -> Plan:
     flows = {node.name: flow for node, flow in analysis.flows.items() if not flow.needed.all()}
     known = {name: flow.constant.nan_to_num(0.0) for name, flow in flows.items()}
     return Plan(
-        inputs=[
-            {"shape": list(one.shape), "dtype": str(one.dtype).removeprefix("torch.")}
-            for one in analysis.network.inputs
-        ],
+        inputs=[as_data(one) for one in analysis.network.example.args],
+        keywords={name: as_data(one) for name, one in analysis.network.example.kwargs.items()},
         kept={name: flow.kept.tolist() for name, flow in flows.items()},
         constants={
             name: {str(int(c)): float(values[c]) for c in values.nonzero().squeeze(1)}
@@ -163,6 +162,8 @@ def _wrap(editor: _Editor) -> dict[str, str]:
 def _rewrite(editor: _Editor) -> fx.GraphModule:
     """A module whose forward has the gathers and the new calls in it."""
     model, graph, copies = editor.model, fx.Graph(), dict[fx.Node, fx.Node]()
+    for name, constant in editor.analysis.network.constants.items():
+        model.register_buffer(name, constant.detach().clone(), persistent=False)
     graph.output(graph.graph_copy(editor.analysis.network.graph, copies))
     # the names are those of the state dicts, and of the files, from the first version on
     names = (name for i in itertools.count() if not hasattr(model, name := f"place_{i}"))

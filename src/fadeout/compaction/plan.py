@@ -1,9 +1,12 @@
 """How a network was cut, as plain data."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import fx, nn
+
+from fadeout.graph.example import Example, from_data
 
 
 @dataclass(frozen=True)
@@ -11,7 +14,7 @@ class Plan:
     """Which channels each value of a network kept: plain data, by which it can be cut again."""
 
     inputs: list[dict[str, Any]]
-    """Shape and dtype of the example."""
+    """Shape and dtype of the example's positional arguments; see :func:`fadeout.graph.example.as_data`."""
     kept: dict[str, list[int]]
     """By the name of the value in the graph, the channels that stay, where some go."""
     constants: dict[str, dict[str, float]]
@@ -20,10 +23,24 @@ class Plan:
     """Modules that were given a bias, to fold constants into."""
     keep_forward: bool
     couple: bool
+    keywords: dict[str, Any] = field(default_factory=dict)
+    """The same of its keyword arguments."""
     was: dict[str, list[int]] = field(default_factory=dict)
     """For the reader: by the names they have now, the shapes that tensors had before they were cut."""
     parameters: int = 0
     """For the reader: how many parameters the network had before."""
+
+    def as_data(self) -> dict[str, Any]:
+        """The fields, those that came later only where they say something: old files stay as they are."""
+        fields = asdict(self)
+        return fields if self.keywords else {k: v for k, v in fields.items() if k != "keywords"}
+
+    def example(self, device: torch.device | None = None) -> Example:
+        """Arguments like those of the example."""
+        return Example(
+            tuple(from_data(one, device) for one in self.inputs),
+            {name: from_data(one, device) for name, one in self.keywords.items()},
+        )
 
 
 def plans_of(module: nn.Module) -> list[Plan]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.graph.example import Example
 from fadeout.graph.rules.calls import source
 
 Of = Literal["parameters", "operations"]
@@ -53,7 +54,7 @@ class Network:
     """A traced network with the shape of every value in it, as :func:`fadeout.graph.trace.trace` makes it."""
 
     model: nn.Module
-    inputs: tuple[Any, ...]
+    example: Example
     graph: fx.Graph
     shapes: dict[fx.Node, torch.Size]
     modules: dict[str, nn.Module]
@@ -64,8 +65,13 @@ class Network:
     follows_training: dict[fx.Node, list[tuple[int | str, Any, Any]]] | None
     """Arguments that depend on the mode: position or name, value in evaluation, value in training.
 
-    None where the two modes differ in more than arguments.
+    None where the two modes differ in more than arguments, or where what the forward returns cannot be made
+    by a graph: then the user's own forward must stay.
     """
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors in the graph that are neither parameters nor buffers."""
+    derived: "dict[int, Rule]" = field(default_factory=dict)
+    """By the id of a module, its rule, where its class has none."""
     overwritten: set[fx.Node] = field(default_factory=set)
     """Values that an operation changes in place although others read them too: not to be followed."""
     rules: "dict[fx.Node, Rule]" = field(default_factory=dict)
@@ -216,6 +222,14 @@ class Rule:
         """The rule for one of several outputs, ``result[i]``; None for that of any ``x[i]``."""
         return None
 
+    def derived(self, module: Any, kind: type, args: tuple, kwargs: dict) -> "Rule | None":
+        """The rule for a module of a class derived from ``kind``; None where it might do something else.
+
+        By default, itself where the module gives on these arguments what ``kind`` would.
+        """
+        same = equal(module(*args, **kwargs), kind.forward(module, *args, **kwargs))  # pyright: ignore
+        return self if same else None
+
     # What it does to channels
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
@@ -309,3 +323,10 @@ def alike(one: fx.Node, node: fx.Node, a: Analysis) -> Link:
     """A link one for one."""
     numbers = np.arange(a.flows[node].width)
     return one, numbers, numbers
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two tensors are the same up to rounding."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.shape != other.shape:
+        return False
+    return one.is_meta or torch.allclose(one, other, rtol=1e-3, atol=1e-5 * (1 + float(other.abs().max())))
