@@ -84,18 +84,18 @@ def compact(
     model = unwrap(model)
     network = trace(model, example_input, leaves)
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
-    two_ways = network.follows_training is None
+    keep_forward = not network.rewritable and not for_inference  # as Channels counts
 
     def fits(small: nn.Module) -> bool:
         if not _agree(model, small, network.example):
             return False
-        if not two_ways or for_inference:
+        if not keep_forward:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
         return _agree(copy.deepcopy(model), copy.deepcopy(small), network.example, training=True)
 
-    found = cut(analyse(network, **options))
-    if (found.rewritten and two_ways) or not fits(found.model):
+    found = cut(analyse(network, **options, keep_forward=keep_forward))
+    if not fits(found.model):
         # The user's forward does more than the graph shows: only cut what it can run as it stands.
         found = cut(analyse(network, **options, keep_forward=True))
         if not fits(found.model):

@@ -1,15 +1,14 @@
 """A network's forward becomes a graph of calls, while it runs on an example.
 
-The network runs for real, on real values. Every call of a function in torch, of a method of a tensor and of a
-module that is not looked into is noted. So whatever the forward asks, shapes, dtypes, flags, whether an argument is
-None, the example answers, and the graph has the way that the example took.
+The network runs for real, on real values. Every call of a function in torch, of a method of a tensor and of
+a module that is not looked into is noted. So whatever the forward asks, shapes, dtypes, flags, whether an
+argument is None, the example answers, and the graph has the way that the example took.
 """
 
 import dataclasses
 import gc
 import inspect
 import operator
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -187,7 +186,7 @@ class Recording(TorchFunctionMode):
         name = self._stored.get(id(tensor))
         if name is None:
             if any(tensor is one for one in gc.get_objects(generation=0)):  # made since the start
-                raise Unfollowed("a tensor is made where torch's functions are not called from Python")
+                raise UnfollowedError("a tensor is made where torch's functions are not called from Python")
             name = f"_tensor_constant{len(self.constants)}"
             self.constants[name] = tensor
         node = (
@@ -224,7 +223,7 @@ class Recording(TorchFunctionMode):
             return {key: self._argument(one) for key, one in value.items()}
         if value is None or isinstance(value, _PLAIN):
             return value
-        raise Unfollowed(f"an argument is a {type(value).__module__}.{type(value).__qualname__}")
+        raise UnfollowedError(f"an argument is a {type(value).__module__}.{type(value).__qualname__}")
 
     def _size(self, number: Size) -> fx.Node:
         origin = number.origin
@@ -239,7 +238,7 @@ class Recording(TorchFunctionMode):
 
     def _result(self, value: Any) -> Any:
         """What the forward returns, as the graph has it."""
-        if isinstance(value, dict) and type(value) is not dict or dataclasses.is_dataclass(value):
+        if (isinstance(value, dict) and type(value) is not dict) or dataclasses.is_dataclass(value):
             fields = {key: self._result(one) for key, one in _items(value) if one is not None}
             if not _is_made_of(value, fields):
                 self.rebuilds = False
@@ -253,7 +252,7 @@ class Recording(TorchFunctionMode):
             return {key: self._result(one) for key, one in value.items()}
         try:
             return self._argument(value)
-        except Unfollowed:
+        except UnfollowedError:
             self.rebuilds = False
             return None
 
@@ -266,12 +265,12 @@ class Recording(TorchFunctionMode):
     def _refuse_learned(self, args: Any) -> None:
         tensors = [one for one in args if isinstance(one, Tensor)]
         if any(self._node(one) in self._learned for one in tensors):
-            raise Unfollowed("the way depends on numbers that the network computes")
+            raise UnfollowedError("the way depends on numbers that the network computes")
 
 
 @contextmanager
 def _all_young() -> Iterator[None]:
-    """Keep what is made in the youngest generation of the garbage collector, where it can be told from the rest."""
+    """Keep what is made in the garbage collector's youngest generation, apart from all that was there."""
     was_enabled = gc.isenabled()
     gc.collect(1)
     gc.disable()
@@ -282,7 +281,7 @@ def _all_young() -> Iterator[None]:
             gc.enable()
 
 
-class Unfollowed(Exception):
+class UnfollowedError(Exception):
     """What the forward does cannot be noted."""
 
 
@@ -290,14 +289,20 @@ class _Field(str):
     """The name of a field of a dataclass."""
 
 
-_PLAIN = (int, float, complex, bool, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format,
-          type(Ellipsis), range)  # fmt: skip
+_PLAIN = (
+    *(int, float, complex, bool, str, bytes, range, type(Ellipsis)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 _DECIDING = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist"}
 _IN_PLACE = {"add_": operator.iadd, "sub_": operator.isub, "mul_": operator.imul, "div_": operator.itruediv}
-_REVERSED = {"__rsub__": operator.sub, "__rdiv__": operator.truediv, "__rpow__": operator.pow,
-             "__rfloordiv__": operator.floordiv, "__rmod__": operator.mod, "__rmatmul__": operator.matmul}  # fmt: skip
-_OPERATORS = {f"__{name}__": getattr(operator, f"{name}_" if name in ("and", "or") else name)
-              for name in ("getitem", "eq", "ne", "invert", "and", "or", "xor", "lt", "le", "gt", "ge")}  # fmt: skip
+_REVERSED = {
+    "__rdiv__": operator.truediv,
+    **{f"__r{name}__": getattr(operator, name) for name in ("sub", "pow", "floordiv", "mod", "matmul")},
+}
+_OPERATORS = {
+    f"__{name}__": getattr(operator, f"__{name}__")
+    for name in ("getitem", "eq", "ne", "invert", "and", "or", "xor", "lt", "le", "gt", "ge")
+}
 
 
 def _target(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[str, Any, tuple]:

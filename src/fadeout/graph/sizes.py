@@ -1,8 +1,8 @@
 """Numbers that know where they come from, while a network is recorded.
 
-A size of a tensor, ``x.shape[1]``, and an attribute of a module, ``self.num_heads``, are plain integers to the
-network's code. To the graph they are more: the one is asked again for every input, the other can be changed when
-heads are cut.
+A size of a tensor, ``x.shape[1]``, and an attribute of a module, ``self.num_heads``, are plain integers to
+the network's code. To the graph they are more: the one is asked again for every input, the other can be
+changed when heads are cut.
 """
 
 import operator

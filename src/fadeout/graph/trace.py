@@ -144,6 +144,19 @@ def _training_arguments(
     return dict(found)
 
 
+def unknown_operators(network: Network) -> list[str]:
+    """The classes of modules and the functions that have no rule, with the place of the first of each."""
+    found: dict[str, str] = {}
+    for node, rule in network.rules.items():
+        if type(rule) is not Rule or node.op == "output":
+            continue
+        if node.op == "call_module":
+            found.setdefault(type(network.module(node)).__name__, f" (at {node.target})")
+        elif node in network.shapes:
+            found.setdefault(name_of(node), "()")
+    return [name + where for name, where in found.items()]
+
+
 def _entangled(model: nn.Module, graph: fx.Graph) -> set[int]:
     owners = defaultdict[int, set[int]](set)
     for module in model.modules():

@@ -17,7 +17,7 @@ from fadeout.fades import Decay, Fade
 from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Network, Of
 from fadeout.graph.rules.calls import source
-from fadeout.graph.trace import trace
+from fadeout.graph.trace import trace, unknown_operators
 from fadeout.selection.floats import double
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
@@ -134,11 +134,7 @@ class Channels(Structure):
         removable = _removable(network, layers, self.couple)
         layers = [layer for layer in layers if layer.name in removable]
         if not layers:
-            raise ValueError(
-                "no channel of this network can go: none of its batch-norms lies between layers that are "
-                "known and trained. Channels(..., by='norm') ranks layers without batch-norm, "
-                "fadeout.Elements() prunes single weights"
-            )
+            raise ValueError(_nothing_can_go(network, self.by == "norm"))
         return layers
 
     def _layer(self, node: fx.Node, network: Network) -> Layer | None:
@@ -298,9 +294,20 @@ def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
 def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[str]:
     """The layers that really lose a channel when it is dead."""
     dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
-    flows = analyse(network, dead=dead, couple=couple).flows
-    nodes = {str(node.target): node for node in flows if node.op == "call_module"}
-    return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
+    flows = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable).flows
+    follow = {str(node.target): flow for node, flow in flows.items() if node.op == "call_module"}
+    return {name for name in dead if name in follow and not follow[name].needed.all()}
+
+
+def _nothing_can_go(network: Network, by_norm: bool) -> str:
+    kind = "layers" if by_norm else "batch-norms"
+    unknown = unknown_operators(network)
+    stopped = f". Without a rule, and so with all their channels: {', '.join(unknown)}" if unknown else ""
+    advice = "" if by_norm else "Channels(..., by='norm') ranks layers without batch-norm too, "
+    return (
+        f"no channel of this network can go: none of its {kind} lies between layers that are known and "
+        f"trained{stopped}. {advice}fadeout.Elements() prunes single weights"
+    )
 
 
 def _chosen(prunable: Prunable, everything: Mapping[str, nn.Parameter]) -> set[str]:

@@ -76,6 +76,11 @@ class Network:
     """Values that an operation changes in place although others read them too: not to be followed."""
     rules: "dict[fx.Node, Rule]" = field(default_factory=dict)
 
+    @property
+    def rewritable(self) -> bool:
+        """Whether a graph can stand in for the forward, in both modes."""
+        return self.follows_training is not None
+
     def module(self, node: fx.Node) -> Any:
         """The module that a node calls; None where it calls a function."""
         return self.modules[str(node.target)] if node.op == "call_module" else None

@@ -76,7 +76,7 @@ def rule_of_module(module: nn.Module) -> Rule:
 
 
 def derived_rule(module: nn.Module, args: tuple, kwargs: dict) -> Rule | None:
-    """The rule of the class that a module's own is derived from, where it does the same on these arguments."""
+    """The rule of the class that a module's own is derived from, where it treats these arguments alike."""
     kind = next((kind for kind in type(module).__mro__ if kind in MODULES), None)
     if kind is None:
         return None
