@@ -8,15 +8,14 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
-from fadeout.compaction.cut import cut
+from fadeout.compaction.cut import Cut, cut
 from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.graph.analysis import analyse
-from fadeout.graph.example import Example
+from fadeout.graph.example import Example, tensors_in
 from fadeout.graph.trace import trace
-from fadeout.torch_bridge.modes import in_mode
+from fadeout.torch_bridge.modes import in_mode, still
 from fadeout.torch_bridge.parameters import unwrap
 
 
@@ -63,7 +62,9 @@ def compact(
 
     Args:
         model: the network.
-        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments. Branches
+            of the forward are taken as it decides them; outputs are compared on it, and on another batch
+            size and another image size if the network takes them.
         optimizer: also carry over its state (momentum, Adam's moments) and return (module, optimizer).
         couple: both sides of an addition keep the same channels, so that no channels are gathered by index.
         for_inference: also fold constants that come out of batch-norm's running statistics, which holds
@@ -86,20 +87,31 @@ def compact(
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
     keep_forward = not network.rewritable and not for_inference  # as Channels counts
 
-    def fits(small: nn.Module) -> bool:
-        if not _agree(model, small, network.example):
+    others = [each for each in network.example.variants() if _runs(model, each)]
+
+    def fits(found: Cut) -> bool:
+        if keep_forward and found.rewritten:
+            return False
+        if not all(_agree(model, found.model, each) for each in (network.example, *others)):
             return False
         if not keep_forward:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
-        return _agree(copy.deepcopy(model), copy.deepcopy(small), network.example, training=True)
+        twins = [copy.deepcopy(one) for one in (model, model, model, found.model)]
+        repeats = _agree(twins[0], twins[1], network.example, training=True)  # what is random does not
+        return not repeats or _agree(twins[2], twins[3], network.example, training=True)
 
     found = cut(analyse(network, **options, keep_forward=keep_forward))
-    if not fits(found.model):
+    if not fits(found):
         # The user's forward does more than the graph shows: only cut what it can run as it stands.
         found = cut(analyse(network, **options, keep_forward=True))
-        if not fits(found.model):
-            warnings.warn("compact() cannot keep this network's outputs, and returns it whole", stacklevel=2)
+        if not fits(found):
+            before, after = (sum(p.numel() for p in one.parameters()) for one in (model, found.model))
+            warnings.warn(
+                "compact() cannot keep this network's outputs, and returns it whole: of its "
+                f"{before:,} parameters {before - after:,} belong to dead channels, and stay",
+                stacklevel=2,
+            )
             found = cut(analyse(network, whole=True))
     small = found.model
     set_plans(small, [*plans_of(model), found.plan] if found.slices else plans_of(model))
@@ -134,16 +146,26 @@ def _agree(model: nn.Module, small: nn.Module, example: Example, training: bool 
         try:
             with in_mode(module, training), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                outputs.append(pytree.tree_leaves(module(*args, **kwargs)))
+                outputs.append(tensors_in(module(*args, **kwargs)))
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
             return False
-    return all(_near(mine, theirs) for mine, theirs in zip(*outputs, strict=True))
+    mine, theirs = outputs
+    return len(mine) == len(theirs) and all(map(_near, mine, theirs))
 
 
-def _near(mine: Any, theirs: Any) -> bool:
-    """Whether two tensors are the same up to rounding; other outputs are not looked at."""
-    if not isinstance(mine, Tensor):
-        return True
+def _runs(model: nn.Module, example: Example) -> bool:
+    """Whether a network takes an input."""
+    args, kwargs = example.fresh()
+    try:
+        with still(model), torch.random.fork_rng(devices=[]):
+            model(*args, **kwargs)
+    except Exception:  # whatever it does with an input that it was not made for
+        return False
+    return True
+
+
+def _near(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether two tensors are the same up to rounding."""
     if mine.shape != theirs.shape:
         return False
     near = (100 * torch.finfo(mine.dtype).eps) ** 0.5 if mine.is_floating_point() else 0.0

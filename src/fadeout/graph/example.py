@@ -1,7 +1,7 @@
 """The example that a network runs on: a tensor, a tuple of arguments, or a mapping of keyword arguments."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -47,10 +47,31 @@ class Example:
         args, kwargs = pytree.tree_map(changed, (self.args, self.kwargs))
         return Example(args, kwargs)
 
+    def variants(self) -> "list[Example]":
+        """Examples of another batch size, and of another image size if there are images."""
+        found, tensors = [], self.tensors
+        if tensors and all(one.dim() and len(one) == len(tensors[0]) > 0 for one in tensors):
+            found.append(self.map(lambda one: torch.cat([one, one[:1]])))
+        images = [one for one in tensors if one.dim() == 4 and one.is_floating_point()]
+        if len(images) == 1:
+            found.append(self.map(lambda one: one.repeat(1, 1, 2, 2) if one is images[0] else one))
+        return found
+
     def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, with tensors of their own."""
         new = self.map(lambda one: one.detach().clone())
         return new.args, new.kwargs
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in what a network returns: in tuples, lists, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, one.name) for one in fields(value)]
+    return [found for one in value for found in tensors_in(one)] if isinstance(value, list | tuple) else []
 
 
 def as_data(value: Any) -> Any:

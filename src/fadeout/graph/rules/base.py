@@ -85,6 +85,10 @@ class Network:
         """The module that a node calls; None where it calls a function."""
         return self.modules[str(node.target)] if node.op == "call_module" else None
 
+    def key(self, node: fx.Node) -> str:
+        """The name of a value's channels: of the module that a node calls, or of the node."""
+        return str(node.target) if node.op == "call_module" else node.name
+
     def sites(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that call the same module as this one."""
         return self.callers[id(self.module(node))]
@@ -138,6 +142,8 @@ class Analysis:
         if node in self.network.shapes:
             axis %= len(self.shape(node))
             assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
+        gone = None if self.dead is None or node.op == "call_module" else self.dead.get(node.name)
+        constant = constant if gone is None else constant.masked_fill(gone, 0.0)
         self.flows[node] = Flow(axis, constant.double(), torch.zeros(len(constant), dtype=torch.bool))
 
     def grow(self, node: fx.Node, needed: Tensor) -> None:
@@ -190,8 +196,8 @@ class Editor(Protocol):
     def set_bias(self, node: fx.Node, bias: Tensor) -> None:
         """Give the module a bias of these values, before it is sliced."""
 
-    def call(self, node: fx.Node, target: Any, args: tuple) -> None:
-        """Replace a call in the forward."""
+    def call(self, node: fx.Node, target: Any, args: tuple, attribute: Any = None, value: int = 0) -> None:
+        """Replace a call in the forward; or where a new value of an attribute does the same, set that."""
 
     def gather(self, side: fx.Node, node: fx.Node) -> None:
         """On the way from ``side`` to ``node``, gather the channels of the other from those of the one."""
@@ -261,6 +267,13 @@ class Rule:
     def filters(self, module: Any) -> tuple[str, ...]:
         """Those of which the slices along the first dimension make the channels."""
         return ()
+
+    def units(self, node: fx.Node, a: Analysis) -> dict[str, np.ndarray]:
+        """Where a channel of the output goes when several rows are zero: by parameter, the rows of each.
+
+        The parameters' names are those in the network; an array is (channels, rows of each).
+        """
+        return {}
 
     # What it costs
 

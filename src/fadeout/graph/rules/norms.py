@@ -107,6 +107,25 @@ class BatchNorm(Norm, Linked):
         module.num_features = channels
 
 
+@handles(*versions("InstanceNorm"))
+class InstanceNorm(BatchNorm):
+    """Each channel of each sample for itself: a constant becomes the shift, whatever the mode."""
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        batched = len(a.shape(node)) == len(a.shape(source(node))) > 2
+        return 1 if flow.axis == 1 and batched and a.shape(node)[1] == flow.width else None
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        module = a.module(node)
+        constant = super().values(node, flow, a)
+        if a.dead is not None or module.track_running_stats:
+            return constant
+        shift = (
+            torch.zeros(flow.width).double() if module.bias is None else module.bias.detach().cpu().double()
+        )
+        return torch.where(flow.constant.isnan(), constant, shift)
+
+
 @handles(nn.GroupNorm)
 class GroupNorm(BatchNorm):
     """Only whole groups go: every channel is scaled by all the others of its group."""
