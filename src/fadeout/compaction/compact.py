@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any, overload
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 from fadeout.compaction.cut import Cut, cut
 from fadeout.compaction.optimizer_state import cut_optimizer
@@ -87,7 +89,9 @@ def compact(
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
     keep_forward = not network.rewritable and not for_inference  # as Channels counts
 
-    others = [each for each in network.example.variants() if _runs(model, each)]
+    variants = network.example.variants()
+    rows = _rows(model, network.example) if variants else []
+    others = [each for each in variants if _rows(model, each) == rows != []]
 
     def fits(found: Cut) -> bool:
         if keep_forward and found.rewritten:
@@ -144,7 +148,7 @@ def _agree(model: nn.Module, small: nn.Module, example: Example, training: bool 
     for module in (model, small):
         args, kwargs = example.fresh()
         try:
-            with in_mode(module, training), torch.random.fork_rng(devices=[]):
+            with in_mode(module, training), torch.random.fork_rng(devices=[]), _WithoutDropout():
                 torch.manual_seed(0)
                 outputs.append(tensors_in(module(*args, **kwargs)))
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
@@ -153,15 +157,29 @@ def _agree(model: nn.Module, small: nn.Module, example: Example, training: bool 
     return len(mine) == len(theirs) and all(map(_near, mine, theirs))
 
 
-def _runs(model: nn.Module, example: Example) -> bool:
-    """Whether a network takes an input."""
+class _WithoutDropout(TorchFunctionMode):
+    """Leaves dropout out: where there are fewer channels, other numbers would be drawn for them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if "dropout" in func.__name__:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention and len(args) > 4:
+            args = (*args[:4], 0.0, *args[5:])
+        elif func is F.scaled_dot_product_attention:
+            kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+def _rows(model: nn.Module, example: Example) -> list[float]:
+    """How many rows each output has for a row of the input; empty where the network does not take it."""
     args, kwargs = example.fresh()
     try:
         with still(model), torch.random.fork_rng(devices=[]):
-            model(*args, **kwargs)
+            outputs = tensors_in(model(*args, **kwargs))
     except Exception:  # whatever it does with an input that it was not made for
-        return False
-    return True
+        return []
+    return [len(one) / len(example.tensors[0]) for one in outputs if one.dim()]
 
 
 def _near(mine: Tensor, theirs: Tensor) -> bool:

@@ -311,12 +311,13 @@ def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
 
 def _heads(network: Network) -> list[Layer]:
     """The heads of attentions, each of which goes as a whole."""
-    whole, found = analyse(network, dead={}), []
-    for node, flow in whole.flows.items():
-        rows = network.rules[node].units(node, whole)
-        if rows and flow.width > 1:
-            found.append(Layer(network.key(node), flow.width, tuple(rows), tuple(rows), rows))
-    return found
+    whole, found = analyse(network, dead={}), dict[str, Layer]()
+    for node, rule in network.rules.items():
+        units = rule.units(node, whole) if node in whole.flows else None
+        if units is not None and whole.flows[units.node].width > 1:
+            name, rows = network.key(units.node), tuple(units.rows)
+            found[name] = Layer(name, whole.flows[units.node].width, rows, rows, units.rows)
+    return list(found.values())
 
 
 def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:

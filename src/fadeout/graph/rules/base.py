@@ -17,6 +17,14 @@ Of = Literal["parameters", "operations"]
 Link = tuple[fx.Node, np.ndarray, np.ndarray]
 
 
+class Units(NamedTuple):
+    """Channels of a value, each of which is made by several rows of parameters."""
+
+    node: fx.Node
+    rows: dict[str, np.ndarray]
+    """By the name of the parameter in the network, (channels, rows of each)."""
+
+
 class Term(NamedTuple):
     """A part of a cost: ``factor`` times the product of the numbers of channels that these values keep.
 
@@ -268,12 +276,9 @@ class Rule:
         """Those of which the slices along the first dimension make the channels."""
         return ()
 
-    def units(self, node: fx.Node, a: Analysis) -> dict[str, np.ndarray]:
-        """Where a channel of the output goes when several rows are zero: by parameter, the rows of each.
-
-        The parameters' names are those in the network; an array is (channels, rows of each).
-        """
-        return {}
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
+        """Channels that go when several rows of parameters are zero, such as the heads of an attention."""
+        return None
 
     # What it costs
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.heads import PARAMETERS, Heads, projections
-from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, alike
+from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, Units, alike
 from fadeout.graph.rules.calls import argument, name_of, source
 from fadeout.graph.rules.registry import handles
 
@@ -56,8 +56,8 @@ class Attention(Rule):
         shared = len(numbers) // a.flows[value].width
         return [alike(query, node, a), *((one, numbers // shared, numbers) for one in (key, value))]
 
-    def units(self, node: fx.Node, a: Analysis) -> dict[str, np.ndarray]:
-        return rows_of(inputs_of(node)[2], a)
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
+        return made_by_rows(inputs_of(node)[2], a)
 
 
 @handles(calls=["matmul", "bmm"])
@@ -82,35 +82,31 @@ class Product(Rule):
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(side, node, a) for side in self._sides(node)]
 
-    def units(self, node: fx.Node, a: Analysis) -> dict[str, np.ndarray]:
-        return rows_of(self._sides(node)[1], a)
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
+        return made_by_rows(self._sides(node)[1], a)
 
     def _sides(self, node: fx.Node) -> list[fx.Node]:
         return [argument(node, 0, "input"), argument(node, 1, "mat2" if name_of(node) == "bmm" else "other")]
 
 
-def rows_of(value: fx.Node, a: Analysis) -> dict[str, np.ndarray]:
-    """For each channel of a value the rows, in the parameters of the layer that it comes from, that make it.
-
-    Empty where it does not come from one layer, by reshaping alone.
-    """
+def made_by_rows(value: fx.Node, a: Analysis) -> Units | None:
+    """The channels of a value, if it comes out of one layer and is only reshaped since."""
     channels = np.arange(a.flows[value].width)[:, None] if value in a.flows else None
+    before = value
     while channels is not None:
-        module, rule = a.module(value), a.rules[value]
+        module, rule = a.module(before), a.rules[before]
         if module is not None and rule.filters(module):
-            alone = len(a.network.sites(value)) == 1
-            return {f"{value.target}.{name}": channels for name in rule.filters(module)} if alone else {}
-        links = rule.links(value, a) if len(value.all_input_nodes) >= 1 else []
-        links = [link for link in links if link[0] in a.flows]
+            alone = before is not value and len(a.network.sites(before)) == 1
+            rows = {f"{before.target}.{name}": channels for name in rule.filters(module)}
+            return Units(value, rows) if alone else None
+        links = [link for link in rule.links(before, a) if link[0] in a.flows]
         if len(links) != 1:
-            return {}
-        value, inputs, outputs = links[0]
+            return None
+        before, inputs, outputs = links[0]
         each = [np.unique(inputs[np.isin(outputs, of)]) for of in channels]
-        same = len({len(of) for of in each}) == 1 and len(np.unique(np.concatenate(each))) == sum(
-            map(len, each)
-        )
-        channels = np.stack(each) if same else None
-    return {}
+        apart = len(np.unique(np.concatenate(each))) == sum(map(len, each))
+        channels = np.stack(each) if apart and len({*map(len, each)}) == 1 else None
+    return None
 
 
 @handles(nn.MultiheadAttention, Heads)
@@ -187,19 +183,17 @@ class HeadedAttention(Rule):
         e.slice(node, "out_proj.bias", (outputs,))
         e.replace(node, Heads(module))
 
-    def units(self, node: fx.Node, a: Analysis) -> dict[str, np.ndarray]:
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
         """The rows for the values: a head that has none says nothing."""
         module = a.module(node)
-        if module.bias_v is not None or not a.network.owns(node, self.parameters):
-            return {}
+        if module.bias_v is not None:
+            return None
         width = module.out_proj.in_features
         rows = np.arange(width).reshape(-1, module.head_dim)
         fused = module.in_proj_weight is not None
-        found = {f"{node.target}.in_proj_weight": rows + 2 * width} if fused else {}
-        found |= {} if fused else {f"{node.target}.v_proj_weight": rows}
-        return found | (
-            {} if module.in_proj_bias is None else {f"{node.target}.in_proj_bias": rows + 2 * width}
-        )
+        weight = ("in_proj_weight", rows + 2 * width) if fused else ("v_proj_weight", rows)
+        bias = [] if module.in_proj_bias is None else [("in_proj_bias", rows + 2 * width)]
+        return Units(node, {f"{node.target}.{name}": each for name, each in (weight, *bias)})
 
     def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
         """Those of the projections; what attention itself computes is not counted."""

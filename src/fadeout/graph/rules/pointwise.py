@@ -230,7 +230,7 @@ class Arithmetic(Rule):
 
 @handles(calls=["where"])
 class Where(Arithmetic):
-    """``torch.where(condition, x, y)``: a constant, where both are the same; the sides keep the same channels."""
+    """``torch.where(condition, x, y)``: constant where both are the same; both keep the same channels."""
 
     joins = False
 
