@@ -12,6 +12,7 @@ from fadeout.graph.heads import PARAMETERS, Heads, projections
 from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, Units, alike
 from fadeout.graph.rules.calls import argument, name_of, source
 from fadeout.graph.rules.registry import handles
+from fadeout.graph.rules.shapes import Softmax
 
 
 @handles(calls=["scaled_dot_product_attention"])
@@ -83,7 +84,10 @@ class Product(Rule):
         return [alike(side, node, a) for side in self._sides(node)]
 
     def units(self, node: fx.Node, a: Analysis) -> Units | None:
-        return made_by_rows(self._sides(node)[1], a)
+        weights, value = self._sides(node)
+        while a.rules[weights].keeps_alike and not isinstance(a.rules[weights], Softmax):
+            weights = source(weights)  # dropout lies between
+        return made_by_rows(value, a) if isinstance(a.rules[weights], Softmax) else None
 
     def _sides(self, node: fx.Node) -> list[fx.Node]:
         return [argument(node, 0, "input"), argument(node, 1, "mat2" if name_of(node) == "bmm" else "other")]
@@ -104,6 +108,8 @@ def made_by_rows(value: fx.Node, a: Analysis) -> Units | None:
             return None
         before, inputs, outputs = links[0]
         each = [np.unique(inputs[np.isin(outputs, of)]) for of in channels]
+        if before is not value and len(a.flows[before].needed) < len(each):  # several share what comes before
+            value, each = before, list(np.arange(a.flows[before].width)[:, None])
         apart = len(np.unique(np.concatenate(each))) == sum(map(len, each))
         channels = np.stack(each) if apart and len({*map(len, each)}) == 1 else None
     return None

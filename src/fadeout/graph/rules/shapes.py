@@ -218,18 +218,23 @@ class Concatenated(Rule):
         return torch.full((a.shape(part)[dim],), math.nan, dtype=torch.float64)
 
 
-@handles(nn.Softmax, calls=["softmax", "masked_fill", "cumsum", "log_softmax"])
-class Beside(Linked):
-    """What mixes numbers along other dimensions than that of the channels."""
+@handles(calls=["masked_fill"])
+class Filled(Linked):
+    """Some numbers are replaced: no channel is constant any more."""
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        return torch.full_like(flow.constant, math.nan)
+
+
+@handles(nn.Softmax, calls=["softmax"])
+class Softmax(Filled):
+    """Along another dimension than that of the channels."""
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         module = a.module(node)
         dim = argument(node, 1, "dim") if module is None else module.dim
         beside = isinstance(dim, int) and dim % len(a.shape(node)) != flow.axis
-        return super().axis(node, flow, a) if beside or name_of(node) == "masked_fill" else None
-
-    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
-        return torch.full_like(flow.constant, math.nan)
+        return super().axis(node, flow, a) if beside else None
 
 
 @handles(calls=["chunk", "split"])
