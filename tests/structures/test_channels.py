@@ -135,7 +135,7 @@ def test_bad_arguments(arguments, message):
 
 def test_a_network_that_cannot_be_traced():
     model = Net(lambda m, x: m.b(m.a(x)) if x.sum() > 0 else x, a=conv(3, 4), b=nn.BatchNorm2d(4))
-    with pytest.raises(ValueError, match=r"cannot be traced: in module 'Net', at .*test_channels"):
+    with pytest.raises(ValueError, match=r"traced on its example_input: in module 'Net', at .*test_channels"):
         bind(model, Channels(IMAGE))
 
 

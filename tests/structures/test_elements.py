@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -51,6 +51,8 @@ def models(draw, distinct=False):
 
 
 def build(model, sparsity, scope="network", **kwargs):
+    sizes = [p.numel() for p in model.parameters() if p.dim() > 1]
+    assume(any(round(sparsity * size) for size in (sizes if scope == "layer" else [sum(sizes)])))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     pruner = SelectiveWeightDecay(
         model, optimizer, sparsity=sparsity, steps=5, structure=Elements(scope=scope), **kwargs
