@@ -104,5 +104,6 @@ def from_data(data: Any, device: torch.device | None = None) -> Any:
         return torch.full(data["shape"], data.get("fill", 0), dtype=kind, device=device)
     if "dict" in data:
         return {key: from_data(one, device) for key, one in data["dict"].items()}
-    kind = list if "list" in data else tuple
-    return kind(from_data(one, device) for one in data.get("list", data.get("tuple")))
+    if "list" in data:
+        return [from_data(one, device) for one in data["list"]]
+    return tuple(from_data(one, device) for one in data["tuple"])
