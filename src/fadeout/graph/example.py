@@ -104,8 +104,9 @@ def from_data(data: Any, device: torch.device | None = None) -> Any:
         return torch.full(data["shape"], data.get("fill", 0), dtype=kind, device=device)
     if "dict" in data:
         return {key: from_data(one, device) for key, one in data["dict"].items()}
-    ((kind, inside),) = data.items()
-    return (list if kind == "list" else tuple)(from_data(one, device) for one in inside)
+    if "list" in data:
+        return [from_data(one, device) for one in data["list"]]
+    return tuple(from_data(one, device) for one in data["tuple"])
 
 
 def tensors_of(data: Any) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from fadeout.graph.heads import PARAMETERS, Heads, projections
 from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, Units, alike
 from fadeout.graph.rules.calls import argument, name_of, source
+from fadeout.graph.rules.pointwise import Softmax
 from fadeout.graph.rules.registry import handles
-from fadeout.graph.rules.shapes import Softmax
 
 
 @handles(calls=["scaled_dot_product_attention"])

@@ -242,12 +242,10 @@ class Where(Arithmetic):
         if sides is None:
             return
         flow, known = sides[0][1], []
-        for one in node.args[1:]:
-            if isinstance(one, fx.Node) and one in a.flows:
-                known.append(a.flows[one].constant)
-            else:
-                number: Any = math.nan if isinstance(one, fx.Node) else one
-                known.append(torch.full_like(flow.constant, float(number)))
+        for one in self._operands(node)[1:]:
+            value = math.nan if isinstance(one, fx.Node) else float(one)
+            own = a.flows.get(one) if isinstance(one, fx.Node) else None
+            known.append(torch.full_like(flow.constant, value) if own is None else own.constant)
         constant = torch.where(known[0] == known[1], known[0], math.nan)
         a.follow(node, self._axis(node, *sides[0], a), constant)
 
@@ -266,3 +264,22 @@ class Where(Arithmetic):
 
     def _operands(self, node: fx.Node) -> list:
         return list(node.args)
+
+
+@handles(calls=["masked_fill"])
+class Filled(Linked):
+    """Some numbers are replaced: no channel is constant any more."""
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        return torch.full_like(flow.constant, math.nan)
+
+
+@handles(nn.Softmax, calls=["softmax"])
+class Softmax(Filled):
+    """Along another dimension than that of the channels."""
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        module = a.module(node)
+        dim = argument(node, 1, "dim") if module is None else module.dim
+        beside = isinstance(dim, int) and dim % len(a.shape(node)) != flow.axis
+        return super().axis(node, flow, a) if beside else None
