@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +107,7 @@ def constructor(name: str) -> Callable[[], nn.Module]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = getattr(importlib.import_module(module), function)
+        found = getattr(importlib.import_module(module), function)
     except Exception as error:  # whatever the user's own module does
         raise ValueError(f"cannot find the model {name!r}: {_reason(error)}") from error
     if not callable(found):
@@ -116,7 +116,7 @@ def constructor(name: str) -> Callable[[], nn.Module]:
     @functools.wraps(found)
     def build() -> nn.Module:
         try:
-            return found()
+            return cast(nn.Module, found())
         except Exception as error:
             raise ValueError(
                 f"{name}() makes no network ({_reason(error)}): name a function that needs no arguments"
