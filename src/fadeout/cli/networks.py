@@ -119,4 +119,5 @@ def _example(network: nn.Module, shape: str) -> Any:
     plans = plans_of(network)
     if not plans:
         raise ValueError("pass the shape of an example: --input 1,3,32,32")
-    return plans[-1].example()
+    example = plans[-1].example()
+    return example.kwargs or example.args
