@@ -76,12 +76,14 @@ class Channels(Structure):
     keeps more than asked for, and removes less than one channel too much.
 
     Args:
-        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments; it
+            decides the branches of the forward that are followed.
         by: ``"scale"`` ranks by the batch-norm's scale (the paper's criterion, after Liu et al.); ``"norm"``
             by the norm of the filter with its batch-norm slice, which also makes candidates of layers
-            without batch-norm, linear layers included; ``"taylor"`` by how much the loss feels the scale,
-            ``|scale * gradient|`` averaged over steps and divided by the mean of the layer. By default
-            ``"taylor"`` where a pruner is given no criterion and no :class:`fadeout.Decay`, else ``"scale"``.
+            without batch-norm, linear layers and heads of attentions included; ``"taylor"`` by how much the
+            loss feels the scale, ``|scale * gradient|`` averaged over steps and divided by the mean of the
+            layer. By default ``"taylor"`` where a pruner is given no criterion and no
+            :class:`fadeout.Decay`, else ``"scale"``.
         of: ``"parameters"``, or ``"operations"`` for a target in multiply-accumulates.
         filters: the filters of targeted channels fade too, not only scale and shift.
         candidates: as in the paper's networks, a batch-norm that feeds an addition which another batch-norm
