@@ -8,12 +8,16 @@ from fadeout.measure import measure
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.storage.network_file import load, save
+from fadeout.structures.blocks import Blocks
 from fadeout.structures.channels import Channels
 from fadeout.structures.elements import Elements
+from fadeout.structures.nm import NM
 
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "NM",
+    "Blocks",
     "Channels",
     "Decay",
     "Elements",

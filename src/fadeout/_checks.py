@@ -71,6 +71,17 @@ def checked_steps(steps: int) -> int:
     return int(steps)
 
 
+def whole_number(name: str, given: Any) -> None:
+    """Raise where an argument is no whole number from 1 on.
+
+    >>> whole_number("rows", 0)
+    Traceback (most recent call last):
+    ValueError: rows is a whole number from 1 on, got 0
+    """
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ValueError(f"{name} is a whole number from 1 on, got {given!r}")
+
+
 def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     """One optimizer or several as a list, each once."""
     several: Any = optimizer if isinstance(optimizer, list | tuple) else [optimizer]

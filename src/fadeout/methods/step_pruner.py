@@ -66,6 +66,9 @@ class StepPruner(Rounds, ABC):
                 stacklevel=_CALLER,
             )
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._bound!r})"
+
     # What a subclass fills in -------------------------------------------------------------------
 
     @property

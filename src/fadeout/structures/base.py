@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
+from fadeout.selection.floats import before
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
-from fadeout.torch_bridge.sharding import Layout
+from fadeout.torch_bridge.sharding import Layout, local
 
 
 class Target(Protocol):
@@ -56,17 +57,34 @@ class Marked:
         return self._mask
 
     def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        yield self._mask, weight, *others
+        yield from zip(*map(split, (self._mask, weight, *others)), strict=True)
 
     def scale_(self, weight: Tensor, factor: float) -> None:
-        change_(self, weight, lambda wide: wide * factor)
+        if weight.dtype.itemsize < 4:
+            change_(self, weight, lambda wide: wide * factor)
+            return
+        flush = before(torch.finfo(weight.dtype).tiny, weight.dtype)
+        for mask, piece in self.parts(weight):
+            targeted = piece * mask  # and zero elsewhere: passes that no branch slows down
+            others = piece - targeted
+            torch.add(others, torch.hardshrink(targeted.mul_(factor), flush), out=piece)
 
     def threshold(self, weight: Tensor, most: Callable[[float], float]) -> float:
-        size = weight.abs()
-        others, targeted = size[~self._mask], size[self._mask]
-        lowest = -most(-float(others.min()) if len(others) else -math.inf)
-        targeted = targeted[targeted < lowest]  # some criteria take larger ones; and equal ones are no fewer
-        return most(float(targeted.max()) if len(targeted) else 0.0)
+        parts = [(mask, piece.abs()) for mask, piece in self.parts(weight) if piece.numel()]
+        lowest = [torch.where(mask, math.inf, size).amin() for mask, size in parts]
+        least = -most(-float(torch.stack(lowest).amin()) if lowest else -math.inf)
+        # some criteria take larger ones; and equal ones are no fewer
+        highest = [torch.where(mask & (size < least), size, 0).amax() for mask, size in parts]
+        return most(float(torch.stack(highest).amax()) if highest else 0.0)
+
+
+def split(tensor: Tensor, rows: int = 1) -> tuple[Tensor, ...]:
+    """A tensor in slices along its first dimension, so many rows or a multiple, that a cache holds."""
+    size = 1 << 18 if tensor.device.type == "cpu" else 1 << 24
+    if tensor.numel() <= size:
+        return (tensor,)
+    row = tensor.numel() // len(tensor)
+    return tensor.split(max(size // (row * rows), 1) * rows)
 
 
 def change_(target: Target, weight: Tensor, change: Callable[[Tensor], Tensor]) -> None:
@@ -93,6 +111,10 @@ class Bound:
 
     def __init__(self, structure: "Structure", parameters: dict[str, nn.Parameter], layout: Layout):
         self.structure, self.parameters, self.layout = structure, parameters, layout
+
+    def __repr__(self) -> str:
+        total = sum(parameter.numel() for parameter in self.parameters.values())
+        return f"{self.structure} on {len(self.parameters)} parameters with {total} weights"
 
     @property
     def fading(self) -> Sequence[str]:
@@ -128,6 +150,17 @@ class Bound:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state`."""
+
+
+class BoundMagnitudes(Bound):
+    """One whose structure can ``mark`` by the weights' own magnitudes: no score of each is written down."""
+
+    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
+        if not scores.are_magnitudes:
+            return super().choose(scores, sparsity)
+        weights = {name: local(parameter.detach()) for name, parameter in self.parameters.items()}
+        masks = self.structure.mark(weights, sparsity, self.layout, magnitude=True)
+        return {name: Marked(mask) for name, mask in masks.items()}
 
 
 class Structure:
@@ -167,6 +200,16 @@ class Structure:
             layout: where the scores are blocks of larger ones, who has the others.
         """
         raise NotImplementedError(f"{type(self).__name__} has no select()")
+
+    def mark(
+        self, values: Mapping[str, Tensor], sparsity: float, layout: Layout, magnitude: bool = False
+    ) -> dict[str, Tensor]:
+        """The same for scores, or for weights whose magnitudes are their scores (:class:`BoundMagnitudes`).
+
+        Raises:
+            FloatingPointError: with ``magnitude``, where a weight is not finite on any process.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no mark()")
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """Which weights go first where the user names no criterion."""
