@@ -138,7 +138,7 @@ def test_sparse_tensors_that_come_back_wrong_are_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(fadeout.export, "_sparse", shifted)
     model = nn.Linear(40, 60)
     fadeout.methods.one_shot(model, 0.95)
-    with pytest.raises(RuntimeError, match="are off by|cannot be made"):
+    with pytest.raises(RuntimeError, match=r"are off by|cannot be made"):
         fadeout.export.onnx(model, tmp_path / "model.onnx", torch.randn(1, 40), sparse=True)
     assert not list(tmp_path.iterdir())
 

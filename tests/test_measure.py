@@ -255,12 +255,12 @@ def test_wrappers_leave_no_trace_in_the_names():
 
 
 def test_table_and_dictionary():
+    found = measure(models.lenet5(), torch.zeros(1, 1, 28, 28), repeats=3)
     *table, stored, last = str(found).splitlines()
-    *table, last = str(found).splitlines()
     assert len({len(line) for line in table}) == 1
     assert table[0].split()[:4] == ["layer", "type", "calls", "parameters"]
+    assert table[-1].split()[:4] == ["total", "LeNet5", "1", "61,706"]
     assert (stored, last) == (str(found.stored), f"latency {found.latency}")
-    assert last == f"latency {found.latency}"
     read = json.loads(json.dumps(found.to_dict()))
     assert read["total"]["parameters"] == 61_706
     assert read["rows"][1]["operations_input"] == 470_400

@@ -58,10 +58,10 @@ def onnx(
         tolerance: the largest difference to accept; where the largest output of the model is above one,
             as a fraction of that.
         dynamic_batch: the file takes batches of any size, in the first dimension of all inputs.
-        sparse: tensors with enough zeros, in float32 two of three, are written as ``sparse_initializer``: each
-            value that is not zero with its position, twelve bytes in all. The file is smaller, the same
-            outputs are checked, and it is as fast as a dense one: onnxruntime unpacks the tensors when it
-            loads them. Other readers may not know of sparse initializers.
+        sparse: tensors with enough zeros, in float32 two of three, are written as ``sparse_initializer``:
+            each value that is not zero with its position, twelve bytes in all. The file is smaller, and as
+            fast as a dense one: onnxruntime unpacks the tensors when it loads them. Other readers may not
+            know of sparse initializers.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -145,7 +145,7 @@ class _Tiling:
 
     @property
     def _spans(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """The first row that this process has, the one after the last, and the rows of a tile; and columns."""
+        """This process's first row, the one after its last, and the rows of a tile; the same for columns."""
         inner = prod(self.region.whole[2:])
         first, (height, width) = (*self.region.offset, 0), _as_matrix(self.region.shape)
         left = first[1] * inner

@@ -142,8 +142,8 @@ class BoundNM(BoundMagnitudes):
         for name, is_cut in zip(parameters, cut, strict=True):
             if is_cut:
                 raise ValueError(
-                    f"{name!r} is sharded along its inputs at a place that {structure.m} does not divide, which "
-                    "cuts groups in two: shard whole rows, as FSDP2 does, or leave it out with prunable="
+                    f"{name!r} is sharded along its inputs at a place that {structure.m} does not divide, "
+                    "which cuts groups in two: shard whole rows, as FSDP2 does, or leave it out with prunable="
                 )
 
     def check(self, sparsity: float) -> None:
