@@ -2,6 +2,7 @@
 
 from fadeout import criteria, export, methods, models, schedules
 from fadeout.compaction.compact import compact
+from fadeout.compaction.sparse_products import sparse
 from fadeout.fades import Decay, Fade, Latent, Progressive
 from fadeout.masks import Masks
 from fadeout.measure import measure
@@ -36,4 +37,5 @@ __all__ = [
     "models",
     "save",
     "schedules",
+    "sparse",
 ]

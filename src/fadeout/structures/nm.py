@@ -143,7 +143,7 @@ class BoundNM(BoundMagnitudes):
             if is_cut:
                 raise ValueError(
                     f"{name!r} is sharded along its inputs at a place that {structure.m} does not divide, "
-                    "which cuts groups in two: shard whole rows, as FSDP2 does, or leave it out with prunable="
+                    "which cuts groups in two: shard whole rows, as FSDP2 does, or leave it out (prunable=)"
                 )
 
     def check(self, sparsity: float) -> None:
