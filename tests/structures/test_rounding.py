@@ -39,17 +39,18 @@ NETWORKS = {
 }
 
 
-def pruned(name, sparsity, multiple, **more):
+def pruned(name, sparsity, multiple):
     build, arguments, example = NETWORKS[name]
     torch.manual_seed(0)
     model = scatter(build()).eval()
-    structure = Channels(example, multiple_of=multiple, **arguments, **more)
+    structure = Channels(example, multiple_of=multiple, **arguments)
     bound = bind(model, structure)
+    gone = bound.select({n: p.detach().abs() for n, p in bound.parameters.items()}, sparsity)
     masks = one_shot(model, sparsity, structure=structure)
+    assert all(torch.equal(masks[name], ~gone[name]) for name in gone)
     small = fadeout.compact(model, example, couple=structure.couple)
     torch.testing.assert_close(small(example), model(example), rtol=1e-3, atol=1e-4)
-    marks = bound.select({n: p.detach().abs() for n, p in bound.parameters.items()}, sparsity)
-    return model, small, masks, bound, marks
+    return model, small, masks, bound
 
 
 def channel(cost):
@@ -62,15 +63,17 @@ def channel(cost):
 @pytest.mark.parametrize("sparsity", [0.3, 0.75])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_physical_widths_are_multiples_and_the_target_is_exact(name, sparsity):
-    model, small, _, bound, _ = pruned(name, sparsity, 8)
+    model, small, _, bound = pruned(name, sparsity, 8)
     gone = 1 - size(small) / size(model)
-    assert sparsity <= gone <= sparsity + max(0.01, channel(bound.cost)) + 1e-9
     unrounded = bound.rounding.unrounded
     assert len(unrounded) <= max(len(family) for family in bound.rounding._families)
-    if name == "grouped":  # which may keep more, equally many in each group
+    if name == "grouped":  # its convolution loses channels only where all its groups do
+        assert sparsity <= gone <= sparsity + 0.05
         return
+    assert sparsity <= gone <= sparsity + max(0.01, channel(bound.cost)) + 1e-9
     for layer in bound.layers:
-        left = small.get_submodule(layer.name).num_features
+        norm = small.get_submodule(layer.name)
+        left = next(m for m in norm.modules() if isinstance(m, nn.BatchNorm2d)).num_features
         fits = left % 8 == 0 or left == layer.width or left < 8
         assert fits or layer.name in unrounded, (layer.name, left, layer.width)
 
@@ -121,7 +124,7 @@ def test_families():
         assert sorted([names[i] for i in family] for family in found) == expected
     bound = bind(models.mobilenetv2(width_mult=0.1), Channels(LARGE, multiple_of=4))
     sizes = [len(family) for family in bound.rounding._families]
-    assert 2 in sizes
+    assert sizes.count(2) > 10
 
 
 @given(

@@ -196,7 +196,7 @@ def _ways(layer: Any, zeros: float) -> dict[str, nn.Module]:
         if tiles.double().mean() <= _FULL * (1 - zeros):
             found[f"bsr {size}"] = matrix.to_sparse_bsr((size, size))
             break
-    kind = SparseLinear if isinstance(layer, nn.Linear) else SparseConvolution
+    kind: Any = SparseLinear if isinstance(layer, nn.Linear) else SparseConvolution
     return {way: kind(weight, layer) for way, weight in found.items()}
 
 

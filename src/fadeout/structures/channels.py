@@ -100,7 +100,8 @@ class Channels(Structure):
         self.example_input, self.by, self.filters = example_input, by, filters
         self.of: Of = of
         self.candidates, self.min_channels = candidates, min_channels
-        self.couple, self.leaves, self.multiple_of = couple, tuple(leaves), multiple_of
+        self.couple, self.leaves = couple, tuple(leaves)
+        self.multiple_of: Multiple = multiple_of
 
     def __repr__(self) -> str:
         told = {"by": None, "of": "parameters", "couple": False, "multiple_of": 1}

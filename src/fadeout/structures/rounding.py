@@ -140,26 +140,18 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
         couple: both sides of an addition keep the same channels.
     """
     names = list(widths)
-    nodes = {str(node.target): node for node in network.graph.nodes if node.op == "call_module"}
     labels = belong_together(analyse(network, couple=couple, whole=True))
-    alike: dict[bytes, list[int]] = {}
+    nodes = {str(node.target): node for node in labels if node.op == "call_module"}
+    depthwise = {labels[node].tobytes() for node in nodes.values() if _is_depthwise(network.module(node))}
+    families: dict[bytes, list[int]] = {}
     for number, name in enumerate(names):
-        alike.setdefault(labels[nodes[name]].tobytes(), []).append(number)
-    if couple:
-        return list(alike.values())
-    families = []
-    for numbers in alike.values():
-        found = {number: {number} for number in numbers}
-        for number in numbers if len(numbers) > 1 else ():
-            dead = {n: torch.zeros(width, dtype=torch.bool, device="cpu") for n, width in widths.items()}
-            dead[names[number]][::2] = True
-            flows = analyse(network, dead=dead).flows
-            for other in numbers:
-                if not flows[nodes[names[other]]].needed.all():  # it loses what the first one loses
-                    merged = found[number] | found[other]
-                    found.update(dict.fromkeys(merged, merged))
-        families += sorted({tuple(sorted(family)) for family in found.values()})
-    return [list(family) for family in families]
+        own = labels[nodes[name]].tobytes()
+        families.setdefault(own if couple or own in depthwise else name.encode(), []).append(number)
+    return list(families.values())
+
+
+def _is_depthwise(module: Any) -> bool:
+    return getattr(module, "groups", 1) > 1 and module.groups == module.in_channels == module.out_channels
 
 
 def first_true(reached: Any, count: int, guess: int) -> int:
