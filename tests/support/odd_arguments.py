@@ -59,6 +59,10 @@ class Bench:
             "growth": 2,
             "width_mult": 0.1,
             "features": 5,
+            "rows": 2,
+            "columns": 2,
+            "n": 2,
+            "m": 4,
         }
 
     def pruner(self) -> Any:

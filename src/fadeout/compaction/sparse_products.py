@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fadeout._arguments import ExampleInput, checked
+from fadeout._arguments import ExampleInput, checked, fitting_example
 from fadeout._tables import table
 from fadeout._timing import BUSY, race, worst_spread
 from fadeout.torch_bridge.modes import still
@@ -104,6 +104,8 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
     """
     model = unwrap(model)
     run = _runner(example_input)
+    with still(model), fitting_example():
+        run(model)
     choices, made = _choose(model, run)
     dense = copy.deepcopy(model).requires_grad_(False)
     if not made:

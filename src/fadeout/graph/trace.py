@@ -106,7 +106,7 @@ def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bo
         where = f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else "unknown line"
         module = (recording.path[-1] if recording.path else "") or type(model).__name__
         raise ValueError(
-            f"the network cannot be traced on its example_input: in module {module!r}, at {where}\n"
+            f"the model cannot be traced on its example_input: in module {module!r}, at {where}\n"
             f"({type(error).__name__}: {error})\n"
             "Pass the module (or its class) in leaves=..., so that it keeps all its channels, or prune "
             "single weights with fadeout.Elements()"
