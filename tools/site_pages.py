@@ -1,0 +1,127 @@
+"""What the site shows beside ``docs/``: results, changelog, contributing, and notebooks as pages.
+
+MkDocs calls the functions ``on_*`` (``hooks:`` in ``mkdocs.yml``). A warning fails the build, which is strict.
+"""
+
+import json
+import logging
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+log = logging.getLogger("mkdocs.plugins.fadeout")
+
+# From a file of the repository, as GitHub shows it, to where the site has it.
+PLACES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
+    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("results/**/*.md")},
+    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("results/*.svg")},
+    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("results/demo.json")},
+}
+NEXT = {
+    "changelog.md": "what is [known and open](progressive.md), or back to the [start](index.md).",
+    "contributing.md": "the [architecture](architecture.md), with three walks through the code.",
+    "architecture.md": "[how to contribute](contributing.md), or [a method of your own](how-to/own-method.md).",
+    "distributed.md": "the guide [Several processes](how-to/several-processes.md) in short.",
+    "experiments.md": "[what came of it](results/index.md).",
+    "progressive.md": "[the tables](results/index.md), or [why removal is free](concepts/removal.md).",
+    "speed.md": "[all figures](results/bench.md).",
+}
+"""The next step of pages that are also read elsewhere; those under ``results/`` lead back to their index."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are not under ``docs/``."""
+    for source, place in PLACES.items():
+        if source != "README.md":
+            files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
+    for notebook in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")):
+        place = f"tutorials/{notebook.stem}.md"
+        files.append(File.generated(config, place, content=page_of(json.loads(notebook.read_text()))))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Links as they are right on GitHub become links of the site; a next step ends every page."""
+    place = page.file.src_uri
+    source = next((s for s, p in PLACES.items() if p == place and s != "README.md"), f"docs/{place}")
+    markdown = re.sub(
+        r"(?<=\]\()(?!https?:|#)([^)#\s]+)", lambda match: _link(match[1], source, place), markdown
+    )
+    if '<div class="fading">' in markdown:  # the data in the page: a browser fetches no file from the disk
+        data = (ROOT / "docs" / "assets" / "fading.json").read_text().strip()
+        markdown = markdown.replace(
+            '<div class="fading">', f'<script type="application/json" id="fading-data">{data}</script>\n<div class="fading">'
+        )
+    if place.startswith("results/") and place != "results/index.md":
+        markdown += "\n\nNext: [all results](" + posixpath.relpath("results/index.md", "/".join(place.split("/")[:-1])) + ")."
+        if not markdown.startswith("# "):
+            markdown = f"# {Path(place).stem.replace('-', ' ')}\n\n{markdown}"
+    elif place in NEXT:
+        markdown += f"\n\nNext: {NEXT[place]}"
+    if not markdown.rstrip().splitlines()[-1].startswith("Next: "):
+        log.warning("%s does not end with a next step ('Next: ...')", place)
+    return markdown
+
+
+def _link(target: str, source: str, place: str) -> str:
+    """A link of a file of the repository, as a link between pages of the site."""
+    wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    there = PLACES.get(wanted)
+    if there is None:
+        if source == f"docs/{place}":
+            return target
+        there = wanted.removeprefix("docs/")
+    return posixpath.relpath(there, posixpath.dirname(place) or ".")
+
+
+def page_of(notebook: dict[str, Any]) -> str:
+    """A notebook as Markdown, its outputs included."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {"text/plain": output.get("text", [])})
+            if "image/png" in data:
+                alt = "".join(data.get("text/plain", ["a figure"]))
+                parts.append(f"![{alt}](data:image/png;base64,{''.join(data['image/png']).strip()})")
+            else:
+                parts.append(f"```text title=\"output\"\n{''.join(data['text/plain']).rstrip()}\n```")
+    return "\n\n".join(parts)
+
+
+def on_env(env: Any, config: Any, files: Files) -> None:
+    """Warn of public names that the reference lacks, or that have no docstring."""
+    shown = config.plugins["autorefs"]._primary_url_map
+    package = griffe.load("fadeout", search_paths=[str(ROOT / "src")], resolve_aliases=True)
+    for path, item in _public(package):
+        if not item.has_docstring:
+            log.warning("%s is public and has no docstring", path)
+        if path not in shown and item.canonical_path not in shown and not item.is_module:
+            log.warning("%s is public and stands nowhere in the reference", path)
+
+
+def _public(package: Any) -> list[tuple[str, Any]]:
+    """The names of ``fadeout.__all__``, ``fadeout.plot``, and the names of the modules among them."""
+    names = [f"fadeout.{name}" for name in (*(package.exports or ()), "plot")]
+    for name in list(names):
+        item = package[name.removeprefix("fadeout.")]
+        if item.is_module:
+            own = item.exports or [
+                n
+                for n, member in item.members.items()
+                if not n.startswith("_") and not member.is_alias and (member.is_function or member.is_class)
+            ]
+            names += [f"{name}.{n}" for n in own]
+    return [(name, package[name.removeprefix("fadeout.")]) for name in names]
