@@ -7,11 +7,34 @@ import griffe
 
 
 class Plain(griffe.Extension):
-    """Doctests become code, formulas on lines of their own stay so, and roles become names."""
+    """Doctests become code, formulas on lines of their own stay so, roles become names; and what overrides inherits."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        for module in _modules(pkg):
+            for each in module.classes.values():
+                if not each.is_alias:
+                    _inherit(each)
+
+
+def _modules(module: griffe.Module) -> list[griffe.Module]:
+    own = [each for each in module.modules.values() if not each.is_alias]
+    return [module, *(inner for each in own for inner in _modules(each))]
+
+
+def _inherit(owner: Any) -> None:
+    """Give members without a docstring that of what they override."""
+    for name, member in owner.members.items():
+        if member.is_alias or member.docstring is not None:
+            continue
+        for base in owner.mro():
+            above = base.members.get(name)
+            if above is not None and above.docstring is not None:
+                member.docstring = griffe.Docstring(above.docstring.value, parent=member)
+                break
 
 
 def as_markdown(text: str) -> str:

@@ -14,6 +14,7 @@ import griffe
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
+SHIM = "https://unpkg.com/iframe-worker/shim"
 log = logging.getLogger("mkdocs.plugins.fadeout")
 
 # From a file of the repository, as GitHub shows it, to where the site has it.
@@ -21,9 +22,11 @@ PLACES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "README.md": "index.md",
-    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("results/**/*.md")},
-    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("results/*.svg")},
-    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("results/demo.json")},
+    **{
+        path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
+        for pattern in ("results/*.md", "results/experiments/*.md", "results/*.svg")
+        for path in sorted(ROOT.glob(pattern))
+    },
 }
 NEXT = {
     "changelog.md": "what is [known and open](progressive.md), or back to the [start](index.md).",
@@ -61,12 +64,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             '<div class="fading">', f'<script type="application/json" id="fading-data">{data}</script>\n<div class="fading">'
         )
     if place.startswith("results/") and place != "results/index.md":
-        markdown += "\n\nNext: [all results](" + posixpath.relpath("results/index.md", "/".join(place.split("/")[:-1])) + ")."
+        back = posixpath.relpath("results/index.md", posixpath.dirname(place))
+        markdown += f"\n\nNext: [all results]({back})."
         if not markdown.startswith("# "):
             markdown = f"# {Path(place).stem.replace('-', ' ')}\n\n{markdown}"
     elif place in NEXT:
         markdown += f"\n\nNext: {NEXT[place]}"
-    if not markdown.rstrip().splitlines()[-1].startswith("Next: "):
+    if not markdown.rstrip().rpartition("\n\n")[2].startswith("Next: "):
         log.warning("%s does not end with a next step ('Next: ...')", place)
     return markdown
 
@@ -88,7 +92,7 @@ def page_of(notebook: dict[str, Any]) -> str:
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(source)
+            parts.append(re.sub(r"(?<=\]\()([\w-]+)\.ipynb", r"\1.md", source))
             continue
         parts.append(f"```python\n{source}\n```")
         for output in cell["outputs"]:
@@ -101,18 +105,38 @@ def page_of(notebook: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    """The page for what is not found, too."""
+    return output.replace(SHIM, "/assets/file-search.js")
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The theme would fetch what it needs to search from the disk; the site has its own."""
+    output = output.replace(SHIM, posixpath.relpath("assets/file-search.js", posixpath.dirname(page.url) or "."))
+    for outside in re.findall(r'<(?:script|img|iframe|link)[^>]*(?:src|href)="?((?:https?:)?//[^"\s>]+)', output):
+        log.warning("%s would be fetched from elsewhere by %s", outside, page.url)
+    return output
+
+
 def on_env(env: Any, config: Any, files: Files) -> None:
     """Warn of public names that the reference lacks, or that have no docstring."""
     shown = config.plugins["autorefs"]._primary_url_map
-    package = griffe.load("fadeout", search_paths=[str(ROOT / "src")], resolve_aliases=True)
-    for path, item in _public(package):
-        if not item.has_docstring:
-            log.warning("%s is public and has no docstring", path)
-        if path not in shown and item.canonical_path not in shown and not item.is_module:
+    extensions = griffe.load_extensions(str(ROOT / "tools" / "site_docstrings.py"))
+    package = griffe.load(
+        "fadeout", search_paths=[str(ROOT / "src")], resolve_aliases=True, extensions=extensions
+    )
+    public = {path: package[path.removeprefix("fadeout.")] for path in _public(package)}
+    here = {item.canonical_path for path, item in public.items() if path in shown}
+    for path, item in public.items():
+        if item.canonical_path not in here and not item.is_module:
             log.warning("%s is public and stands nowhere in the reference", path)
+        members = item.members.values() if item.is_class else ()
+        for each in (item, *(m for m in members if m.is_function and not m.name.startswith("_"))):
+            if not each.has_docstring:
+                log.warning("%s is public and has no docstring", each.path)
 
 
-def _public(package: Any) -> list[tuple[str, Any]]:
+def _public(package: Any) -> list[str]:
     """The names of ``fadeout.__all__``, ``fadeout.plot``, and the names of the modules among them."""
     names = [f"fadeout.{name}" for name in (*(package.exports or ()), "plot")]
     for name in list(names):
@@ -124,4 +148,4 @@ def _public(package: Any) -> list[tuple[str, Any]]:
                 if not n.startswith("_") and not member.is_alias and (member.is_function or member.is_class)
             ]
             names += [f"{name}.{n}" for n in own]
-    return [(name, package[name.removeprefix("fadeout.")]) for name in names]
+    return names

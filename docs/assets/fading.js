@@ -5,7 +5,7 @@
   if (!source || !place) return;
   const { frames, highest, sparsity } = JSON.parse(source.textContent);
   const NS = "http://www.w3.org/2000/svg";
-  const W = 640, H = 250, LEFT = 20, SPLIT = 380, BASE = 210, TOP = 34;
+  const W = 320, H = 240, LEFT = 12, RIGHT = 310, BASE = 205, TOP = 34;
   const BLUE = "#2f86dd", GREY = "#9aa4b2", ORANGE = "#d9730d";
 
   function put(parent, kind, attributes, text) {
@@ -15,39 +15,44 @@
     parent.appendChild(element);
     return element;
   }
-  const words = (x, y, text, more) =>
-    put(svg, "text", Object.assign({ x, y, "font-size": 12, fill: "currentColor" }, more), text);
+  const words = (panel, x, y, text, more) =>
+    put(panel, "text", Object.assign({ x, y, "font-size": 12, fill: "currentColor" }, more), text);
+  const panels = document.createElement("div");
+  panels.className = "panels";
+  place.append(panels);
+  const [sizes, training] = ["The latent weights, by size", "Through the training"].map((name) => {
+    const panel = put(panels, "svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": name });
+    words(panel, LEFT, 16, name, { "font-weight": "bold", "font-size": 13 });
+    return panel;
+  });
 
-  const svg = put(place, "svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
-  const title = put(svg, "title", {}, "");
-  words(LEFT, 16, "The latent weights, by size", { "font-weight": "bold" });
-  words(LEFT, H - 8, "0");
-  words(SPLIT - 30, H - 8, highest.toFixed(1), { "text-anchor": "end" });
-  words((LEFT + SPLIT - 30) / 2, H - 8, "|u|", { "text-anchor": "middle" });
-  words(SPLIT + 10, 16, "Through the training", { "font-weight": "bold" });
-  words(SPLIT + 10, H - 8, "start");
-  words(W - 20, H - 8, "end", { "text-anchor": "end" });
-
-  // left: a bar for each size; roots, or the few that stay would not be seen
-  const bins = frames[0].stays.length, wide = (SPLIT - 30 - LEFT) / bins;
+  // a bar for each size; roots, or the few that stay would not be seen
+  const bins = frames[0].stays.length, wide = (RIGHT - LEFT) / bins;
   const scale = (BASE - TOP) / Math.sqrt(1500);
   const bars = [GREY, BLUE].map((fill) =>
-    Array.from({ length: bins }, (_, i) => put(svg, "rect", { x: LEFT + i * wide, width: wide - 0.6, fill })));
-  put(svg, "line", { x1: LEFT, x2: SPLIT - 30, y1: BASE, y2: BASE, stroke: "currentColor", "stroke-opacity": 0.4 });
+    Array.from({ length: bins }, (_, i) => put(sizes, "rect", { x: LEFT + i * wide, width: wide - 0.6, fill })));
+  put(sizes, "line", { x1: LEFT, x2: RIGHT, y1: BASE, y2: BASE, stroke: "currentColor", "stroke-opacity": 0.4 });
+  words(sizes, LEFT, BASE + 18, "0");
+  words(sizes, (LEFT + RIGHT) / 2, BASE + 18, "|u|", { "text-anchor": "middle" });
+  words(sizes, RIGHT, BASE + 18, highest.toFixed(1), { "text-anchor": "end" });
+  words(sizes, RIGHT, TOP + 12, "in the network", { "text-anchor": "end", fill: BLUE });
+  words(sizes, RIGHT, TOP + 28, "zero in the network", { "text-anchor": "end" });
 
-  // right: accuracy, and the share that is zero
-  const x = (p) => SPLIT + 10 + p * (W - 30 - SPLIT), y = (percent) => BASE - (percent / 100) * (BASE - TOP);
+  // accuracy, and the share that is zero
+  const x = (p) => 48 + p * (RIGHT - 48), y = (percent) => BASE - (percent / 100) * (BASE - TOP);
   for (const level of [0, 50, 100]) {
-    put(svg, "line", { x1: x(0), x2: x(1), y1: y(level), y2: y(level), stroke: "currentColor", "stroke-opacity": 0.2 });
-    words(SPLIT + 4, y(level) + 4, level ? `${level} %` : "0", { "text-anchor": "end", "font-size": 10 });
+    put(training, "line", { x1: x(0), x2: x(1), y1: y(level), y2: y(level), stroke: "currentColor", "stroke-opacity": 0.2 });
+    words(training, x(0) - 5, y(level) + 4, level ? `${level} %` : "0", { "text-anchor": "end", "font-size": 11 });
   }
-  const line = (value, stroke) => put(svg, "polyline", {
+  const line = (value, stroke) => put(training, "polyline", {
     points: frames.map((f) => `${x(f.progress)},${y(value(f))}`).join(" "), fill: "none", stroke, "stroke-width": 2 });
   line((f) => f.accuracy, ORANGE);
   line((f) => 100 * f.zero, GREY);
-  words(x(1), y(97) + 17, "accuracy", { fill: ORANGE, "text-anchor": "end" });
-  words(x(1), y(90) + 28, "weights that are zero", { "text-anchor": "end" });
-  const cursor = put(svg, "line", { y1: TOP - 6, y2: BASE, stroke: "currentColor", "stroke-dasharray": "3 3" });
+  words(training, x(0.06), y(82), "accuracy", { fill: ORANGE });
+  words(training, x(1), y(75), "weights that are zero", { "text-anchor": "end" });
+  words(training, x(0), BASE + 18, "start");
+  words(training, x(1), BASE + 18, "end", { "text-anchor": "end" });
+  const cursor = put(training, "line", { y1: TOP - 6, y2: BASE, stroke: "currentColor", "stroke-dasharray": "3 3" });
 
   const label = document.createElement("label");
   label.append("Training");
@@ -78,7 +83,6 @@
       : "the set is settled: there are no latents any more, and what stays trains as it is";
     said.textContent = `${Math.round(100 * p)} % of the training, ${(100 * frame.zero).toFixed(1)} % of the weights are zero, `
       + `accuracy ${frame.accuracy.toFixed(1)} %: ${when}.`;
-    title.textContent = said.textContent;
   }
   let timer = null;
   function stop() { clearInterval(timer); timer = null; button.textContent = "Play"; }
