@@ -1,6 +1,6 @@
 """The programs in the documents run as they stand there, and print what they say they print.
 
-The Python blocks of a page are one program. A block that begins with ``# needs PACKAGE`` is a program of its own,
+The Python blocks of a page are one program. A block that begins with ``# needs PACKAGE`` is one of its own,
 skipped where the package is missing; one that begins with ``# torchrun`` runs in two processes.
 """
 
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
-
 import support.torchvision_stubs  # noqa: F401  before lightning imports torchvision
+import torch
 
 import fadeout
 

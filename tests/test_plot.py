@@ -46,7 +46,7 @@ def test_layers_by_hand():
     axes = plot.layers(masks)
     assert [patch.get_width() for patch in axes.patches] == [25.0, 100.0]
     assert texts(axes) == ["25 %, 1", "100 %, 2"]
-    assert axes.get_title(loc="left") == "What stays by layer: 3 of 6 weights (50 %)"
+    assert axes.get_xlabel() == "weights left, %; in all 50 %, 3 of 6"
 
 
 def test_layers_of_a_network_are_those_of_its_masks(trained):
@@ -119,7 +119,10 @@ def test_axes_are_drawn_into():
     ],
 )
 def test_what_cannot_be_shown(tmp_path, trained, call, says):
-    two = [record("b0", method="auto", sparsity=0.5, after=1.0), record("b1", method="auto", sparsity=0.5, after=1.0)]
+    two = [
+        record("b0", method="auto", sparsity=0.5, after=1.0),
+        record("b1", method="auto", sparsity=0.5, after=1.0),
+    ]
     two[1]["run"]["data"] = "cora"
     (tmp_path / "two.jsonl").write_text("".join(json.dumps(each) + "\n" for each in two))
     (tmp_path / "empty.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""The data of the figure in ``docs/concepts/fade.md``: latent weights, their threshold and the accuracy, epoch by epoch.
+"""The data of the figure in ``docs/concepts/fade.md``: latent weights and the accuracy, epoch by epoch.
 
     python tools/fading_data.py > docs/assets/fading.json
 
@@ -37,7 +37,9 @@ def note() -> None:
     """What the network's weights, and the latents behind them, are now."""
     weights = torch.cat([p.detach().flatten() for p in pruner.parameters.values()])
     values = pruner._latents.values if pruner._latents is not None else {}
-    latents = torch.cat([values.get(name, p.detach()).flatten() for name, p in pruner.parameters.items()]).abs()
+    latents = torch.cat(
+        [values.get(name, p.detach()).flatten() for name, p in pruner.parameters.items()]
+    ).abs()
     with torch.no_grad():
         right = float((model(test_x).argmax(1) == test_y).float().mean())
     zero = weights == 0

@@ -1,7 +1,7 @@
 """Run notebooks and write what they print and draw into them; no Jupyter is needed.
 
-    python tools/notebooks.py docs/tutorials/*.ipynb           # "make notebooks"
-    python tools/notebooks.py --check docs/tutorials/*.ipynb   # run them, and change nothing
+python tools/notebooks.py docs/tutorials/*.ipynb           # "make notebooks"
+python tools/notebooks.py --check docs/tutorials/*.ipynb   # run them, and change nothing
 """
 
 import argparse
@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 
 
 def run(notebook: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same notebook with the outputs of its cells, which are run one after the other in an empty folder."""
+    """The same notebook with the outputs of its cells, which are run in order in an empty folder."""
     names: dict[str, Any] = {"__name__": "__main__"}
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,9 @@ def _lines(text: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing")
     given = parser.parse_args()

@@ -7,7 +7,7 @@ import griffe
 
 
 class Plain(griffe.Extension):
-    """Doctests become code, formulas on lines of their own stay so, roles become names; and what overrides inherits."""
+    """Doctests become code, roles become names; what overrides without a docstring inherits one."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
@@ -51,4 +51,6 @@ def as_markdown(text: str) -> str:
     text = re.sub(r":\w+:`~?(fadeout\.[\w.]+)`", r"[`\1`][]", text)
     text = re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", text)
     text = re.sub(r"^ {4}(?=``)", "", text, flags=re.MULTILINE)
-    return re.sub(r"^>>> .*?(?=\n\n(?!>>>)|\Z)", r"```pycon\n\g<0>\n```", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(
+        r"^>>> .*?(?=\n\n(?!>>>)|\Z)", r"```pycon\n\g<0>\n```", text, flags=re.DOTALL | re.MULTILINE
+    )

@@ -1,6 +1,6 @@
 """What the site shows beside ``docs/``: results, changelog, contributing, and notebooks as pages.
 
-MkDocs calls the functions ``on_*`` (``hooks:`` in ``mkdocs.yml``). A warning fails the build, which is strict.
+MkDocs calls the functions ``on_*`` (``hooks:`` in ``mkdocs.yml``). A warning fails the build.
 """
 
 import json
@@ -31,7 +31,7 @@ PLACES = {
 NEXT = {
     "changelog.md": "what is [known and open](progressive.md), or back to the [start](index.md).",
     "contributing.md": "the [architecture](architecture.md), with three walks through the code.",
-    "architecture.md": "[how to contribute](contributing.md), or [a method of your own](how-to/own-method.md).",
+    "architecture.md": "[a method of your own](how-to/own-method.md), or [contributing](contributing.md).",
     "distributed.md": "the guide [Several processes](how-to/several-processes.md) in short.",
     "experiments.md": "[what came of it](results/index.md).",
     "progressive.md": "[the tables](results/index.md), or [why removal is free](concepts/removal.md).",
@@ -61,7 +61,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     if '<div class="fading">' in markdown:  # the data in the page: a browser fetches no file from the disk
         data = (ROOT / "docs" / "assets" / "fading.json").read_text().strip()
         markdown = markdown.replace(
-            '<div class="fading">', f'<script type="application/json" id="fading-data">{data}</script>\n<div class="fading">'
+            '<div class="fading">',
+            f'<script type="application/json" id="fading-data">{data}</script>\n<div class="fading">',
         )
     if place.startswith("results/") and place != "results/index.md":
         back = posixpath.relpath("results/index.md", posixpath.dirname(place))
@@ -101,7 +102,7 @@ def page_of(notebook: dict[str, Any]) -> str:
                 alt = "".join(data.get("text/plain", ["a figure"]))
                 parts.append(f"![{alt}](data:image/png;base64,{''.join(data['image/png']).strip()})")
             else:
-                parts.append(f"```text title=\"output\"\n{''.join(data['text/plain']).rstrip()}\n```")
+                parts.append(f'```text title="output"\n{"".join(data["text/plain"]).rstrip()}\n```')
     return "\n\n".join(parts)
 
 
@@ -112,8 +113,12 @@ def on_post_template(output: str, template_name: str, config: Any) -> str:
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """The theme would fetch what it needs to search from the disk; the site has its own."""
-    output = output.replace(SHIM, posixpath.relpath("assets/file-search.js", posixpath.dirname(page.url) or "."))
-    for outside in re.findall(r'<(?:script|img|iframe|link)[^>]*(?:src|href)="?((?:https?:)?//[^"\s>]+)', output):
+    output = output.replace(
+        SHIM, posixpath.relpath("assets/file-search.js", posixpath.dirname(page.url) or ".")
+    )
+    for outside in re.findall(
+        r'<(?:script|img|iframe|link)[^>]*(?:src|href)="?((?:https?:)?//[^"\s>]+)', output
+    ):
         log.warning("%s would be fetched from elsewhere by %s", outside, page.url)
     return output
 

@@ -1,7 +1,7 @@
 """Pictures of a pruning, one call each: of a live pruner's history, of masks, or of what runs left behind.
 
-They need matplotlib, ``pip install "fadeout[plot]"``. Each draws into ``axes``, by default those of a new figure, and
-returns them: ``plot.layers(masks).figure.savefig("layers.png")``.
+They need matplotlib, ``pip install "fadeout[plot]"``. Each draws into ``axes``, by default those of a new
+figure, and returns them: ``plot.layers(masks).figure.savefig("layers.png")``.
 """
 
 import json
@@ -32,7 +32,7 @@ _SAMPLE = 65_536  # weights, at a fixed stride, stand for all of a larger networ
 class History:
     """What :func:`fading` and :func:`decided` draw: some weights of a pruner's network, noted now and then.
 
-    Of a large network every n-th weight is kept, 65,536 at most, so that a note takes a quarter of a megabyte.
+    Of a large network every n-th weight is kept, 65,536 at most: a note takes a quarter of a megabyte.
 
     Args:
         pruner: before its first step.
@@ -61,8 +61,8 @@ class History:
     def note(self) -> None:
         """Note how large the weights are now, and which of them a removal would keep.
 
-        It takes the time of a removal: once in an epoch is enough. Where the network is sharded, every process must
-        call it.
+        It takes the time of a removal: once in an epoch is enough. Where the network is sharded, every
+        process must call it.
         """
         masks = self.pruner.masks()
         self.progress.append(self.pruner.progress)
@@ -70,9 +70,7 @@ class History:
         self.kept.append(_sample(list(masks.values())))
 
     def __repr__(self) -> str:
-        return (
-            f"History({len(self.progress)} notes, progress {self.progress[0]:g} to {self.progress[-1]:g})"
-        )
+        return f"History({len(self.progress)} notes, progress {self.progress[0]:g} to {self.progress[-1]:g})"
 
 
 def _sample(tensors: Sequence[Tensor]) -> Tensor:
@@ -89,8 +87,9 @@ def accuracy(
     """Accuracy against what is left, a line for each method.
 
     Args:
-        source: the folder of results of ``fadeout reproduce``, or one file of it (``cora.jsonl``), with the runs of one
-            network on one data set; or, by method, accuracies in percent by the fraction that is left.
+        source: the folder of results of ``fadeout reproduce``, or one file of it (``cora.jsonl``), with the
+            runs of one network on one data set; or, by method, accuracies in percent by the fraction that is
+            left.
         dense: the accuracy of the network as it was, for a level; from files it is known.
         axes: to draw into.
 
@@ -112,8 +111,11 @@ def accuracy(
         for name, points in lines.items():
             x = sorted(points, reverse=True)
             look = looks.get(name)
-            style = {"color": look.light, "marker": look.marker, "label": look.label} if look else {"label": name}
-            here.plot(x, [points[left] for left in x], **{"marker": "o", **style}, linewidth=1.8, markersize=6)
+            (line,) = here.plot(
+                x, [points[left] for left in x], "o-", label=name, linewidth=1.8, markersize=6
+            )
+            if look is not None:
+                line.set(color=look.light, marker=look.marker, label=look.label)
         values = [value for points in lines.values() for value in points.values()]
         accuracy_axis(here, [*values, *([] if dense is None else [dense])], "y")
         lefts = sorted({left for points in lines.values() for left in points})
@@ -146,19 +148,23 @@ def fading(source: History | PathLike, *, axes: "Axes | None" = None) -> "Axes":
             found = _read_json(Path(source)).get("fading")
             if found is None:
                 raise ValueError(
-                    f"{source} has no 'fading' in it: pass the results.json of fadeout demo, or a plot.History"
+                    f"{source} has no 'fading' in it: pass the results.json of fadeout demo, or a History"
                 )
             shown = Fading(**found)
         draw_fading(here, shown)
         if isinstance(source, History):
-            rows = [-round(tick) for tick in here.get_yticks()]  # as many as are drawn, of those that were noted
+            rows = [
+                -round(tick) for tick in here.get_yticks()
+            ]  # as many as are drawn, of those that were noted
             notes = [round(row * (len(source.progress) - 1) / max(rows[-1], 1)) for row in rows]
             here.set_yticks([-row for row in rows], [f"{source.progress[note]:.0%}" for note in notes])
             here.set_ylabel("progress")
     return here
 
 
-def layers(source: Pruner | Mapping[str, Tensor] | nn.Module | PathLike, *, axes: "Axes | None" = None) -> "Axes":
+def layers(
+    source: Pruner | Mapping[str, Tensor] | nn.Module | PathLike, *, axes: "Axes | None" = None
+) -> "Axes":
     """What stays, layer by layer: a bar for the fraction, and how many weights that is.
 
     Args:
@@ -184,9 +190,9 @@ def layers(source: Pruner | Mapping[str, Tensor] | nn.Module | PathLike, *, axes
                 fontsize=8,
                 color=COLOURS["soft"],
             )
-        left, total = (sum(row[number] for row in rows) for number in (1, 2))
-        title = f"What stays by layer: {left:,} of {total:,} weights ({100 * left / total:.3g} %)"
-        here.set(xlabel="weights left, %", title=title)
+        left, total = sum(left for _, left, _ in rows), sum(total for *_, total in rows)
+        here.set_xlabel(f"weights left, %; in all {100 * left / total:.3g} %, {left:,} of {total:,}")
+        here.set_title("What stays by layer")
     return here
 
 
@@ -206,7 +212,7 @@ def decided(source: History | PathLike, *, axes: "Axes | None" = None) -> "Axes"
         records = [record for record in _records(Path(source)) if "overlap" in record]
         if not records:
             raise ValueError(
-                f"no run in {source} has noted its kept sets: runs of fadeout 0.2 and newer do, once they are done"
+                f"no run in {source} has noted its kept sets: those of fadeout 0.2 and newer do, once done"
             )
         lines = {_label(record, len(records)): record["overlap"] for record in records}
     with _drawing(axes) as here:
@@ -260,8 +266,8 @@ def _lines(path: Path) -> tuple[dict[str, dict[float, float]], float | None]:
     setups = {tuple(r["run"][field] for field in ("model", "width", "data", "structure")) for r in found}
     if len(setups) != 1:
         raise ValueError(
-            f"{path} has runs of {len(setups)} setups, and a figure shows one network on one data set: pass the file "
-            "of one experiment, or the numbers by method and by what is left"
+            f"{path} has runs of {len(setups)} setups, and a figure shows one network on one data set: pass "
+            "the file of one experiment, or the numbers by method and by what is left"
         )
     runs: dict[tuple[str, float], list[float]] = defaultdict(list)
     for record in found:
