@@ -55,10 +55,14 @@ def test_a_notebook_becomes_a_page():
 
 
 def test_docstrings_become_markdown():
-    text = "Of :class:`Masks`, :func:`fadeout.compact`.\n\n    ``a = b``\n\n>>> f()\n1\n\n>>> g()\n2\n\nReference: X."
-    assert docstrings.as_markdown(text) == (
-        "Of `Masks`, [`fadeout.compact`][].\n\n``a = b``\n\n```pycon\n>>> f()\n1\n\n>>> g()\n2\n```\n\nReference: X."
-    )
+    text = "Of :class:`Masks`, :func:`fadeout.compact`.\n\n    ``a = b``\n\n>>> f()\n1\n\n>>> g()\n2\n\nEnd."
+    assert docstrings.as_markdown(text).split("\n\n") == [
+        "Of `Masks`, [`fadeout.compact`][].",
+        "``a = b``",
+        "```pycon\n>>> f()\n1",
+        ">>> g()\n2\n```",
+        "End.",
+    ]
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere():
