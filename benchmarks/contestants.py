@@ -28,28 +28,33 @@ def plain(training: Training) -> Step:
     return _step(training)
 
 
-def fadeout_with(structure: Callable[[Training], Any], sparsity: float, training: Training) -> Step:
+def fadeout_with(training: Training, sparsity: float, **arguments: Any) -> Step:
     pruner = fadeout.SelectiveWeightDecay(
-        training.model,
-        training.optimizer,
-        sparsity=sparsity,
-        steps=STEPS,
-        structure=structure(training),
+        training.model, training.optimizer, sparsity=sparsity, steps=STEPS, **arguments
     )
     at_step(pruner, STEPS // 2)
     return _step(training)
 
 
+def latent(training: Training) -> Step:
+    return fadeout_with(training, SPARSITY["elements"])
+
+
 def elements_compiled(training: Training) -> Step:
-    return fadeout_with(lambda _: fadeout.Elements(compile=True), SPARSITY["elements"], training)
+    return _progressive(training, compile=True)
 
 
 def elements_eager(training: Training) -> Step:
-    return fadeout_with(lambda _: fadeout.Elements(compile=False), SPARSITY["elements"], training)
+    return _progressive(training, compile=False)
+
+
+def _progressive(training: Training, compile: bool) -> Step:
+    structure, fade = fadeout.Elements(compile=compile), fadeout.Progressive()
+    return fadeout_with(training, SPARSITY["elements"], structure=structure, fade=fade)
 
 
 def channels(training: Training) -> Step:
-    return fadeout_with(lambda t: fadeout.Channels(t.example), SPARSITY["channels"], training)
+    return fadeout_with(training, SPARSITY["channels"], structure=fadeout.Channels(training.example))
 
 
 def masks_held(training: Training) -> Step:
@@ -106,8 +111,9 @@ def pat_constraint(training: Training) -> Step:
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "fadeout, Elements, compiled": elements_compiled,
-    "fadeout, Elements, eager": elements_eager,
+    "fadeout, latent weights": latent,
+    "fadeout, Progressive, compiled": elements_compiled,
+    "fadeout, Progressive, eager": elements_eager,
     "fadeout, Channels": channels,
     "torch.nn.utils.prune, global L1, masks held": masks_held,
     "torch.nn.utils.prune, global L1, every step": masks_renewed,

@@ -130,7 +130,12 @@ def _train(rank: int, size: int, store: str, weights: int, steps: int, answers: 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Stopwatch(optimizer) as watch:
         pruner = fadeout.SelectiveWeightDecay(
-            model, optimizer, sparsity=0.9, steps=2000, structure=fadeout.Elements(compile=False)
+            model,
+            optimizer,
+            sparsity=0.9,
+            steps=2000,
+            structure=fadeout.Elements(compile=False),
+            fade=fadeout.Progressive(),
         )
     at_step(pruner, 1000)
     own: Any = next(model.parameters())

@@ -68,7 +68,12 @@ def pruner_step(
     optimizer = Still(weights.parameters())
     structure = fadeout.Elements(compile=compile)
     pruner = fadeout.SelectiveWeightDecay(
-        weights, optimizer, sparsity=SPARSITY, steps=STEPS, structure=structure
+        weights,
+        optimizer,
+        sparsity=SPARSITY,
+        steps=STEPS,
+        structure=structure,
+        fade=fadeout.Progressive(),
     )
     at_step(pruner, step)
     return pruner, optimizer.step

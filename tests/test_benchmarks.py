@@ -50,7 +50,7 @@ def test_growth():
 @pytest.mark.slow
 def test_training_step():
     found = part("training_step")
-    assert len(found.rows) == 12
+    assert len(found.rows) == 30
     assert all(0 < row.values[1] < 1 for row in found.rows)
 
 

@@ -157,8 +157,10 @@ def test_what_decay_refuses(arguments, words):
 def test_a_schedule_that_leaves_its_range_is_reported_by_its_value(bare, push):
     model = bare(w=[[1.0, 2.0]])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    fade = Decay(lambda progress: 1 - 3 * progress, weight_decay=1.0, mode="implicit")
-    SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=2, fade=fade)
+    with pytest.raises(ValueError, match=r"strength.*-0.5"):
+        Decay(lambda progress: 1 - 3 * progress, weight_decay=1.0, mode="implicit")
+    fade = Decay(lambda progress: -0.5 if progress == 1 / 3 else 1.0, weight_decay=1.0, mode="implicit")
+    SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=3, fade=fade)
     push(model, optimizer)
     with pytest.raises(ValueError, match=r"strength.*-0.5"):
         push(model, optimizer)

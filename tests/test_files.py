@@ -1,11 +1,12 @@
-"""Files that are either the old one or the new one, never half."""
+"""Files that are either the old one or the new one, never half; and JSON of others."""
 
 import os
 import stat
+import threading
 
 import pytest
 
-from fadeout._files import write_atomically
+from fadeout._files import PatientStream, parse_json, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
@@ -22,14 +23,71 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_the_new_file_replaces_the_old_one_and_others_may_read_it(tmp_path):
+def test_a_new_file_has_the_usual_permissions_and_a_replaced_one_its_own(tmp_path):
     target = tmp_path / "masks.bin"
-    target.write_text("old and longer")
-    before = os.umask(0o022)
+    before = os.umask(0o027)
     try:
+        write_atomically(target, lambda path: path.write_text("old and longer"))
+        assert stat.S_IMODE(target.stat().st_mode) == 0o640
+        target.chmod(0o604)
         write_atomically(target, lambda path: path.write_text("new"))
     finally:
         os.umask(before)
     assert target.read_text() == "new"
-    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert stat.S_IMODE(target.stat().st_mode) == 0o604
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_umask_of_the_process_is_not_touched(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("other threads would see it"))
+    write_atomically(tmp_path / "new", lambda path: path.write_text("new"))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_symbolic_link_is_written_through(tmp_path, there):
+    (tmp_path / "elsewhere").mkdir()
+    real, link = tmp_path / "elsewhere" / "real", tmp_path / "link"
+    if there:
+        real.write_text("old")
+    link.symlink_to(real)
+    write_atomically(link, lambda path: path.write_text("new"))
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "link", "real"]
+
+
+def test_what_is_no_ordinary_file_is_refused_before_anything_is_written(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    for name in (".", "pipe", "round"):
+        with pytest.raises(OSError, match=r"cannot write to|Too many levels"):
+            write_atomically(tmp_path / name, lambda path: pytest.fail("it writes"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "round"]
+
+
+def test_many_threads_write_one_file(tmp_path):
+    def write(text):
+        for _ in range(20):
+            write_atomically(tmp_path / "one", lambda path: path.write_text(text))
+
+    threads = [threading.Thread(target=write, args=(letter * 5000,)) for letter in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "one").read_text() in [letter * 5000 for letter in "abcd"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_patient_stream_raises_in_the_end():
+    with open("/dev/full", "wb", buffering=0) as full:
+        stream = PatientStream(full)
+        assert stream.write(b"abc") == 3
+        with pytest.raises(OSError, match="No space left"):
+            stream.finish()
+
+
+@pytest.mark.parametrize("text", ["{", b"\xff\xfe\xfa", "[" * 10**6, '{"a":' * 10**6])
+def test_no_json(text):
+    with pytest.raises(ValueError):  # noqa: PT011 - each says it in its own words
+        parse_json(text)

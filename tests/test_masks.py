@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
 from torch.optim.swa_utils import AveragedModel
 
 from fadeout import Masks
@@ -151,10 +152,22 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path):
         Masks.load(torn)
     weights = tmp_path / "weights.safetensors"
     safetensors.torch.save_file({"a": torch.zeros(2)}, weights)
-    with pytest.raises(ValueError, match="boolean"):
+    with pytest.raises(ValueError, match=r"holds no masks .* its format is None"):
         Masks.load(weights)
     with pytest.raises(FileNotFoundError):
         Masks.load(tmp_path / "absent.safetensors")
+
+
+def test_a_file_that_was_altered_is_refused(masks, tmp_path):
+    path = tmp_path / "masks.safetensors"
+    masks.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([1 - content[-1]]))
+    with pytest.raises(ValueError, match=r"masks.safetensors was altered, its checksum differs"):
+        Masks.load(path)
+    path.write_bytes(content.replace(b"fadeout.masks 2", b"fadeout.masks 3"))
+    with pytest.raises(ValueError, match=r"its format is 'fadeout.masks 3', not 'fadeout.masks 2'"):
+        Masks.load(path)
 
 
 def test_a_copy_of_the_model_is_pruned_by_the_same_masks(masks, model):
@@ -163,3 +176,37 @@ def test_a_copy_of_the_model_is_pruned_by_the_same_masks(masks, model):
     masks.apply(aside)
     assert aside.a.tolist() == [[1.0, 0.0]]
     assert model.a.tolist() == [[1.0, 2.0]]
+
+
+def test_torch_prune_there_and_back():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    for layer in model:
+        prune.l1_unstructured(layer, "weight", amount=0.5)
+    prune.random_structured(model[0], "weight", amount=1, dim=0)  # a second mask on the first
+    masks = Masks.from_torch_prune(nn.DataParallel(model))
+    assert list(masks) == ["0.weight", "1.weight"]
+    assert torch.equal(masks["0.weight"], model[0].weight_mask.bool())
+    for layer in model:
+        prune.remove(layer, "weight")
+    weights = [layer.weight.detach().clone() for layer in model]
+    masks.to_torch_prune(model)
+    again = Masks.from_torch_prune(model)
+    assert all(torch.equal(again[name], masks[name]) for name in masks)
+    assert all(torch.equal(layer.weight, weight) for layer, weight in zip(model, weights, strict=True))
+
+
+def test_tied_weights_are_masked_in_both_places():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    Masks({"0.weight": torch.eye(2, dtype=torch.bool)}).to_torch_prune(model)
+    assert all(int(layer.weight.count_nonzero()) == 2 for layer in model)
+
+
+def test_to_torch_prune_of_another_model():
+    with pytest.raises(ValueError, match=r"for another model: this one has no 0.weight"):
+        Masks({"0.weight": torch.ones(2, 2, dtype=torch.bool)}).to_torch_prune(nn.Linear(2, 2))
+
+
+def test_no_masks_of_torch():
+    with pytest.raises(ValueError, match=r"no mask of torch.nn.utils.prune is active"):
+        Masks.from_torch_prune(nn.Linear(2, 2))

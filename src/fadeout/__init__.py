@@ -1,6 +1,6 @@
 """Fadeout prunes PyTorch networks while they train."""
 
-from fadeout import criteria, export, methods, models, schedules
+from fadeout import criteria, export, integrations, methods, models, schedules
 from fadeout.compaction.compact import compact
 from fadeout.fades import Decay, Fade, Latent, Progressive
 from fadeout.masks import Masks
@@ -26,6 +26,7 @@ __all__ = [
     "compact",
     "criteria",
     "export",
+    "integrations",
     "load",
     "measure",
     "methods",

@@ -1,23 +1,14 @@
 """Checks of what users pass, each of which raises a ``ValueError`` that helps; and of optional packages."""
 
 import difflib
-import math
-from collections.abc import Iterable, Iterator, Sequence
+import inspect
+import os
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.optim import Optimizer
-
-
-def one_of(name: str, given: object, accepted: Sequence[str]) -> None:
-    """Raise where an argument is none of a few words.
-
-    >>> one_of("mode", "grad", ("gradient", "implicit"))
-    Traceback (most recent call last):
-    ValueError: mode is one of 'gradient', 'implicit'; got 'grad'
-    """
-    if given not in accepted:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, accepted))}; got {given!r}")
+from fadeout._arguments import fitted, shown
 
 
 def known(kind: str, given: str, accepted: Iterable[str]) -> None:
@@ -39,13 +30,15 @@ def checked_sparsity(sparsity: Any) -> Any:
     if callable(sparsity):
         schedule: Any = sparsity
         for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
-            in_range(schedule(progress), progress)
+            try:
+                in_range(fitted("the number that it gives", schedule(progress), float), progress)
+            except Exception as error:
+                raise ValueError(
+                    f"sparsity is a fraction or a schedule of fractions, got {shown(sparsity)}: {error}"
+                ) from error
         return sparsity
-    try:
-        value = float(sparsity)
-    except (TypeError, ValueError):
-        value = math.nan
-    if 0 < value < 1 and not isinstance(sparsity, bool):
+    value = float(sparsity)
+    if 0 < value < 1:
         return value
     hint = "Use fadeout.NoPruning for a dense run" if value == 0 else "It is the fraction to remove"
     if 1 < value < 100:
@@ -63,21 +56,15 @@ def in_range(value: float, progress: float) -> float:
     return value
 
 
-def checked_steps(steps: int) -> int:
-    """A number of steps, if it is whole and positive."""
-    whole = isinstance(steps, int) or (isinstance(steps, float) and steps.is_integer())
-    if isinstance(steps, bool) or not whole or steps < 1:
-        raise ValueError(f"steps is the whole number of optimizer steps of the training, got {steps!r}")
-    return int(steps)
+def warn(message: str) -> None:
+    """Warn of the line of the user's own program that called into this package, however deep that was."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
-def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    """One optimizer or several as a list, each once."""
-    several: Any = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-    optimizers: list[Optimizer] = list({id(one): one for one in several}.values())
-    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-        raise ValueError(f"optimizer is a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
-    return optimizers
+_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 class MissingExtraError(ImportError):

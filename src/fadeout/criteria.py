@@ -13,16 +13,19 @@ processes, each of them scores its own part. One that looks at whole layers cann
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from fadeout._arguments import Only, Weights, checked, shown
 from fadeout.selection.floats import double
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
-def magnitude(weight: Tensor, gradient: Tensor) -> Tensor:
+@checked
+def magnitude(weight: Weights, gradient: Weights) -> Tensor:
     """``|w|``, the paper's criterion.
 
     >>> magnitude(torch.tensor([-2.0, 1.0]), torch.zeros(2))
@@ -31,7 +34,8 @@ def magnitude(weight: Tensor, gradient: Tensor) -> Tensor:
     return weight.abs()
 
 
-def gradient_magnitude(weight: Tensor, gradient: Tensor) -> Tensor:
+@checked
+def gradient_magnitude(weight: Weights, gradient: Weights) -> Tensor:
     """``|g|``: a weight that the loss does not feel goes first.
 
     >>> gradient_magnitude(torch.tensor([-2.0, 1.0]), torch.tensor([0.5, -3.0]))
@@ -40,7 +44,8 @@ def gradient_magnitude(weight: Tensor, gradient: Tensor) -> Tensor:
     return gradient.abs()
 
 
-def taylor(weight: Tensor, gradient: Tensor) -> Tensor:
+@checked
+def taylor(weight: Weights, gradient: Weights) -> Tensor:
     """``|w g|``: to first order, how much the loss changes when the weight is set to zero.
 
     >>> taylor(torch.tensor([-2.0, 1.0]), torch.tensor([0.5, -3.0]))
@@ -48,10 +53,12 @@ def taylor(weight: Tensor, gradient: Tensor) -> Tensor:
 
     Reference: Molchanov et al., "Importance Estimation for Neural Network Pruning", CVPR 2019.
     """
+    _check_alike(weight=weight, gradient=gradient)
     return (weight * gradient).abs()
 
 
-def lamp(weight: Tensor, gradient: Tensor) -> Tensor:
+@checked
+def lamp(weight: Weights, gradient: Weights) -> Tensor:
     """Layer-adaptive magnitude: ``w^2 / sum(v^2 for v in the layer if |v| >= |w|)``.
 
     In each layer it ranks as the magnitude does, but the largest weight of every layer scores 1, so
@@ -89,6 +96,13 @@ def check_elementwise(criterion: Criterion) -> None:
         )
 
 
+def _check_alike(**tensors: Tensor) -> None:
+    """Raise where two tensors are not of the same shape and on the same device."""
+    if len({(tensor.shape, tensor.device.type) for tensor in tensors.values()}) > 1:
+        both = ", ".join(f"{n} {tuple(t.shape)} on {t.device.type}" for n, t in tensors.items())
+        raise ValueError(f"{' and '.join(tensors)} have the same shape and device, got {both}")
+
+
 class moving_average:
     """Average a criterion's scores over steps: ``s <- decay * s + (1 - decay) * new``.
 
@@ -107,18 +121,25 @@ class moving_average:
 
     needs_gradient = True  # the average over steps is a state, to be kept like a gradient score
 
-    def __init__(self, criterion: Criterion, decay: float = 0.9, *, before: Criterion | None = None):
-        if not 0 <= decay < 1:
-            raise ValueError(f"the decay of a moving average lies in [0, 1), got {decay!r}")
+    @checked
+    def __init__(
+        self,
+        criterion: Criterion,
+        decay: Annotated[float, Only(lambda x: 0 <= x < 1, "a fraction in [0, 1)")] = 0.9,
+        *,
+        before: Criterion | None = None,
+    ):
         self.criterion, self.decay, self.before = criterion, decay, before
         self.elementwise = getattr(criterion, "elementwise", False)
 
     def __call__(self, weight: Tensor, gradient: Tensor) -> Tensor:
         return self.criterion(weight, gradient)
 
-    def update(self, old: Tensor, new: Tensor) -> Tensor:
+    @checked
+    def update(self, old: Weights, new: Weights) -> Tensor:
         """The average after one more step."""
+        _check_alike(old=old, new=new)
         return old.lerp(new, 1 - self.decay)
 
     def __repr__(self) -> str:
-        return f"moving_average({self.criterion}, decay={self.decay})"
+        return f"moving_average({shown(self.criterion)}, decay={self.decay})"

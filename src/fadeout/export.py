@@ -10,18 +10,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
+from fadeout._arguments import Example, Only, checked, fitting_example
 from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
+Tolerance = Annotated[float, Only(lambda x: x >= 0, "a number from 0 on")]
 Run = Callable[[tuple[Tensor, ...]], list[Tensor]]
 
 
@@ -35,12 +37,13 @@ class Exported:
     """The largest difference between the outputs of the file and of the model, as ``tolerance`` counts it."""
 
 
+@checked
 def onnx(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_input: Any,
+    example_input: Example,
     *,
-    tolerance: float = 1e-4,
+    tolerance: Tolerance = 1e-4,
     dynamic_batch: bool = True,
 ) -> Exported:
     """Export a network, in evaluation mode, to one ONNX file.
@@ -90,12 +93,13 @@ def onnx(
     return _export(model, path, example_input, tolerance, dynamic_batch, write, open_file)
 
 
+@checked
 def program(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_input: Any,
+    example_input: Example,
     *,
-    tolerance: float = 1e-4,
+    tolerance: Tolerance = 1e-4,
     dynamic_batch: bool = True,
 ) -> Exported:
     """Export a network, in evaluation mode, with ``torch.export``; ``torch.export.load`` reads the file.
@@ -113,8 +117,9 @@ def program(
     def write(exported: ExportedProgram, file: Path, shapes: Any) -> None:
         for node in exported.graph.nodes:
             node.meta.pop("stack_trace", None)  # names the user's files
-        with file.open("wb") as stream:
-            torch.export.save(exported, stream)
+        content = io.BytesIO()  # on a full disk, its writer would abort the process
+        torch.export.save(exported, content)
+        file.write_bytes(content.getbuffer())
 
     def open_file(file: Path) -> Run:
         with file.open("rb") as stream:
@@ -138,6 +143,8 @@ def _export(
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if not inputs or not all(isinstance(each, Tensor) for each in inputs):
         raise ValueError("example_input is a tensor, or a tuple of tensors, that model(*example_input) takes")
+    with still(model), fitting_example():
+        model(*_copies(inputs))
     traced, batches, axes = inputs, [inputs], {}
     if dynamic_batch:
         size, axes = _batch_size(inputs), {0: Dim("batch")}
@@ -158,6 +165,8 @@ def _export(
             write(exported, file, dict(named))
             run = open_file(file)
             outputs = [run(_copies(batch)) for batch in batches]
+        except OSError:  # a full disk says nothing about the network
+            raise
         except Exception as error:
             raise RuntimeError(f"{path.name} cannot be made of this network, or not run: {error}") from error
         wanted = [_tensors(model(*_copies(batch))) for batch in batches]

@@ -9,15 +9,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fadeout._checks import one_of
+from fadeout._arguments import Only, checked, fitted, shown
 from fadeout._clock import Clock
 from fadeout.schedules import Schedule, as_schedule, cubic
+from fadeout.selection.floats import root_
 
 
 class Dose(NamedTuple):
@@ -36,6 +37,7 @@ class Fade(ABC):
     ``on_gradient``, to the gradient before it (``gradient``, and ``loss`` for closures).
     """
 
+    _in_words: ClassVar[str] = "fadeout.Latent(), fadeout.Progressive() or fadeout.Decay(...)"
     on_gradient: bool = False
     """Act on the gradient, before the step, rather than on the weight, after it."""
 
@@ -194,13 +196,23 @@ class Latent(Fade):
         if not threshold:
             return latent.clone()
         wide = latent if latent.dtype.itemsize >= 4 else latent.float()
-        root = wide.square().sub_(threshold**2).clamp_min_(0).sqrt_()
+        root = root_(wide.square().sub_(threshold**2).clamp_min_(0))
         return root.copysign_(wide).to(latent.dtype)
 
 
 _LATENT_GROWTH = cubic(1.0, window=(0.1, 0.5))
 
 
+_Mu = Annotated[
+    float,
+    Only(
+        lambda mu: 0 < mu < math.inf,
+        "the paper's mu, a positive number (leave it out to take that of each parameter group)",
+    ),
+]
+
+
+@checked
 @dataclass(frozen=True)
 class Decay(Fade):
     """The paper's selective weight decay (Algorithm 1), on a full target from the first step.
@@ -232,21 +244,20 @@ class Decay(Fade):
 
     strength: float | Schedule
     _: KW_ONLY
-    weight_decay: float | None = None
+    weight_decay: _Mu | None = None
     mode: Literal["gradient", "implicit"] = "gradient"
     penalty: Literal["l2", "l1", "smooth_l1"] = "l2"
     selective: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self):
-        one_of("mode", self.mode, ("gradient", "implicit"))
-        one_of("penalty", self.penalty, tuple(_PENALTIES))
-        if not callable(self.strength):
-            _finite("strength", self.strength)
-        if self.weight_decay is not None and not 0 < self.weight_decay < math.inf:
-            raise ValueError(
-                f"weight_decay (the paper's mu) is a positive number, got {self.weight_decay!r}; "
-                "leave it out to take that of each parameter group"
-            )
+        for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
+            try:
+                _finite("strength", fitted("what it gives", as_schedule(self.strength)(progress), float))
+            except Exception as error:
+                raise ValueError(
+                    f"strength is a number >= 0, or a schedule of such numbers; got {shown(self.strength)}: "
+                    f"{error}"
+                ) from error
 
     @property
     def on_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

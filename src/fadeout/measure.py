@@ -5,18 +5,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from fadeout._arguments import Example, Only, checked, fitting_example
+from fadeout._tables import table
 from fadeout.graph.rules.registry import rule_of_module
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
-Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
+Spread = Annotated[int, Only(lambda n: 1 < n <= 10**6, "a whole number from 2 up, so that there is a spread")]
+Repeats = Annotated[int, Only(lambda n: 0 <= n <= 10**6, "a whole number from 0 to a million")]
 
 
 @dataclass
@@ -84,25 +87,8 @@ class Measurement:
         return "\n".join([*table(lines, words=2), *([f"latency {self.latency}"] if self.latency else [])])
 
 
-def table(lines: list[list[str]], words: int) -> list[str]:
-    """Lines of text, in columns: the first is the head, the last the total; so many columns are words.
-
-    >>> print(*table([["layer", "bytes"], ["a", "12"], ["total", "12"]], words=1), sep="\\n")
-    layer  bytes
-    ------------
-    a         12
-    ------------
-    total     12
-    """
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = "<" * words + ">" * (len(widths) - words)
-    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    text = [line.format(*cells) for cells in lines]
-    rule = "-" * len(text[0])
-    return [text[0], rule, *text[1:-1], rule, text[-1]]
-
-
-def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Measurement:
+@checked
+def measure(model: nn.Module, example_input: Example, *, repeats: Repeats = 0) -> Measurement:
     """Count what a network holds and what one forward pass costs, layer by layer and in all.
 
     The network runs once, in evaluation mode, and is left as it was. All figures are for the example as
@@ -145,7 +131,7 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
     inner = unwrap(model)
     rows = _weights(inner)
     run = _forward(inner, example_input)
-    with still(inner), _counting(rows):
+    with still(inner), _counting(rows), fitting_example():
         run()
     kept = tuple(r for r in rows.values() if r.parameters or r.bytes or r.operations_output or r.macs)
     total = Row("total", type(inner).__name__, calls=1)
@@ -154,7 +140,8 @@ def measure(model: nn.Module, example_input: Example, *, repeats: int = 0) -> Me
     return Measurement(kept, total, latency(model, example_input, repeats) if repeats else None)
 
 
-def latency(model: nn.Module, example_input: Example, repeats: int = 30) -> Latency:
+@checked
+def latency(model: nn.Module, example_input: Example, repeats: Spread = 30) -> Latency:
     """Time the forward pass, in evaluation mode and without gradients, after three passes to warm up.
 
     Args:
@@ -165,12 +152,10 @@ def latency(model: nn.Module, example_input: Example, repeats: int = 30) -> Late
     >>> latency(nn.Linear(2, 2), torch.zeros(1, 2), repeats=5).repeats
     5
     """
-    if repeats < 2:
-        raise ValueError(f"repeats is a whole number from 2 up, so that there is a spread, got {repeats!r}")
     run = _forward(model, example_input)
     wait = _synchronizer(model)
     times = []
-    with still(model):
+    with still(model), fitting_example():
         for _ in range(3 + repeats):
             wait()
             start = time.perf_counter()

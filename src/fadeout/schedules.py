@@ -7,11 +7,25 @@ callable will do: ``lambda progress: ...``.
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
+
+from fadeout._arguments import Number, Only, checked
 
 Schedule = Callable[[float], float]
 
+Fraction = Annotated[float, Only(lambda x: True, "a fraction between 0 and 1")]
+Sparsity = Annotated[float | Schedule, Only(lambda x: True, "a fraction between 0 and 1, or a schedule")]
+Steps = Annotated[int, Only(lambda n: 1 <= n < 2**53, "the whole number of optimizer steps of the training")]
+Positive = Annotated[
+    float, Only(lambda x: 0 < x < math.inf, "a positive finite number (linear() starts or ends at zero)")
+]
+Window = Annotated[
+    tuple[float, float], Only(lambda w: 0 <= w[0] < w[1] <= 1, "two growing numbers in [0, 1]")
+]
 
-def constant(value: float) -> Schedule:
+
+@checked
+def constant(value: Number) -> Schedule:
     """The same value throughout.
 
     >>> constant(3.0)(0.5)
@@ -20,7 +34,8 @@ def constant(value: float) -> Schedule:
     return partial(_constant, value)
 
 
-def linear(start: float, end: float) -> Schedule:
+@checked
+def linear(start: Number, end: Number) -> Schedule:
     """A straight line: ``start + (end - start) * p``.
 
     >>> linear(0.0, 8.0)(0.25)
@@ -29,7 +44,8 @@ def linear(start: float, end: float) -> Schedule:
     return partial(_linear, start, end)
 
 
-def exponential(start: float, end: float) -> Schedule:
+@checked
+def exponential(start: Positive, end: Positive) -> Schedule:
     """Equation 3 of the paper: ``a(p) = start * (end / start) ** p``.
 
     Decreases when ``end < start``, as in the paper's extended grid. Both ends must be positive.
@@ -37,15 +53,11 @@ def exponential(start: float, end: float) -> Schedule:
     >>> round(exponential(0.1, 1e5)(0.5), 6)
     100.0
     """
-    if not (0 < start < math.inf and 0 < end < math.inf):
-        raise ValueError(
-            f"an exponential schedule needs two positive finite ends, got {start!r} and {end!r}; "
-            "use linear() to start or end at zero"
-        )
     return partial(_exponential, start, end)
 
 
-def cosine(start: float, end: float) -> Schedule:
+@checked
+def cosine(start: Number, end: Number) -> Schedule:
     """Half a cosine wave: ``end + (start - end) * (1 + cos(pi p)) / 2``.
 
     >>> round(cosine(0.0, 1.0)(0.5), 6)
@@ -54,7 +66,8 @@ def cosine(start: float, end: float) -> Schedule:
     return partial(_cosine, start, end)
 
 
-def cubic(end: float, start: float = 0.0, *, window: tuple[float, float] = (0.0, 1.0)) -> Schedule:
+@checked
+def cubic(end: Number, start: Number = 0.0, *, window: Window = (0.0, 1.0)) -> Schedule:
     """The growing target of Zhu and Gupta (2017): fast at first, then slower and slower.
 
     ``end + (start - end) * (1 - t) ** 3``, with ``t`` the position of the progress inside ``window``.
@@ -64,8 +77,6 @@ def cubic(end: float, start: float = 0.0, *, window: tuple[float, float] = (0.0,
     (0.0, 0.7875, 0.9)
     """
     begin, finish = window
-    if not 0 <= begin < finish <= 1:
-        raise ValueError(f"a window is two growing numbers in [0, 1], got {window!r}")
     return partial(_cubic, start, end, begin, finish)
 
 

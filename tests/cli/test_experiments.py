@@ -14,6 +14,7 @@ import pytest
 from fadeout.cli import experiments as commands
 from fadeout.cli.display import Display
 from fadeout.experiments.catalogue import EXPERIMENTS, Experiment
+from fadeout.experiments.record_file import read_records
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.experiments.run_folder import alone
 from fadeout.experiments.tasks import TASKS, task
@@ -146,7 +147,7 @@ def test_reproduce_goes_on_after_a_failure_and_says_so(fadeout, experiment, tmp_
     assert lines[-1] == "small: 2 done, 1 failed; written to runs/small.jsonl"
     assert "2/3" in lines[2]
     assert "failed: ValueError: sparsity=0.9999 of the parameters cannot be reached" in lines[2]
-    records = [json.loads(line) for line in (tmp_path / "runs" / "small.jsonl").read_text().splitlines()]
+    records = list(read_records(tmp_path / "runs" / "small.jsonl").values())
     assert [record["status"] for record in records] == ["done", "failed", "done"]
     assert all(record["run"]["steps"] == 2 for record in records)
     again = fadeout("reproduce", "small", "--jobs", "1", "--steps", "2", "--only", "structure=elements")
@@ -160,7 +161,7 @@ def test_reproduce_goes_on_after_a_failure_and_says_so(fadeout, experiment, tmp_
         "small: 2 runs, 2 of them finished",
         "small: 2 done; written to runs/small.jsonl",
     ]
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["small.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".lock", "small.jsonl"]
 
 
 def test_dry_does_nothing(fadeout, experiment, tmp_path):

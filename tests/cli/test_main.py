@@ -64,10 +64,16 @@ def test_a_missing_package_names_the_extra(run, monkeypatch, package):
     assert run("--version")[0] == 0  # which needs nothing
 
 
-def test_a_traceback_on_request(monkeypatch):
+def test_a_traceback_on_request(monkeypatch, capsys):
     monkeypatch.setenv("FADEOUT_TRACEBACK", "1")
-    with pytest.raises(ValueError, match="no command"):
+    with pytest.raises(SystemExit) as end:
         main(["dmeo"])
+    monkeypatch.delenv("FADEOUT_TRACEBACK")
+    with pytest.raises(SystemExit) as other:
+        main(["dmeo", "--traceback"])
+    assert (end.value.code, other.value.code) == (2, 2)
+    complaint = capsys.readouterr().err
+    assert complaint.count("Traceback") == complaint.count("ValueError: no command 'dmeo'") == 2
 
 
 def test_the_module_runs():

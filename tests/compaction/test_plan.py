@@ -36,3 +36,31 @@ def test_plans_for_other_networks(kept):
     (plan,) = plans_of(fadeout.compact(chain(), IMAGES))
     with pytest.raises(ValueError, match="the plan is for another architecture"):
         apply_plan(Chain().double(), replace(plan, kept=kept))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": [{"shape": [1.5], "dtype": "float32"}]},
+        {"inputs": [{"shape": [1], "dtype": "nn"}]},
+        {"inputs": [{"shape": [1]}]},
+        {"inputs": [3]},
+        {"inputs": None},
+        {"kept": {"_0": ["a"]}},
+        {"kept": [1]},
+        {"constants": {"_0": 3}},
+        {"biases": [3]},
+        {"was": {"_0": None}},
+        {"parameters": "many"},
+    ],
+)
+def test_plans_that_somebody_made(changes):
+    (plan,) = plans_of(fadeout.compact(chain(), IMAGES))
+    with pytest.raises(ValueError, match="it is no plan"):
+        replace(plan, **changes)
+
+
+def test_an_example_that_would_take_gigabytes():
+    (plan,) = plans_of(fadeout.compact(chain(), IMAGES))
+    with pytest.raises(ValueError, match="the example has more than 268,435,456 values"):
+        replace(plan, inputs=[{"shape": [2**20, 2**10], "dtype": "float32"}])

@@ -1,10 +1,12 @@
 """The bookkeeping of an experiment: what is meant, what is done, what is kept."""
 
 import json
+import threading
 
 import pytest
 
 from fadeout.experiments.bookkeeping import collect, collected, plan
+from fadeout.experiments.record_file import read_records
 from fadeout.experiments.run import Run
 
 RUNS = [Run(epochs=1, steps=2, method=method, seed=seed) for method in ("gmp", "auto") for seed in (0, 1)]
@@ -12,12 +14,25 @@ RUNS = [Run(epochs=1, steps=2, method=method, seed=seed) for method in ("gmp", "
 
 def test_records_are_collected_beside_older_ones(tmp_path):
     def record(name, status, **more):
-        return {"hash": name, "status": status, **more}
+        return {"version": 2, "hash": name, "status": status, "run": {}, "after": 90.0, **more}
 
     path = collect("cora", [record("a", "failed"), record("b", "done")], tmp_path)
     collect("cora", [record("a", "done"), record("c", "elsewhere")], tmp_path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines == [record("a", "done"), record("b", "done")]
+    assert list(read_records(path).values()) == [record("a", "done"), record("b", "done")]
+
+
+def test_several_that_collect_into_one_file_lose_nothing(tmp_path):
+    def add(first):
+        for number in range(first, first + 10):
+            record = {"version": 2, "hash": str(number), "status": "failed", "run": {}, "error": "no"}
+            collect("cora", [record], tmp_path)
+
+    threads = [threading.Thread(target=add, args=(10 * one,)) for one in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, collected("cora", tmp_path))) == list(range(60))
 
 
 def test_conditions_choose_runs(tmp_path):
@@ -48,9 +63,9 @@ def test_it_goes_on_from_the_collected_records(tmp_path):
 
 def test_what_is_not_done_is_left(tmp_path):
     records = [
-        {"hash": RUNS[0].hash, "status": "failed", "run": RUNS[0].to_dict(), "error": "no"},
-        {"hash": RUNS[1].hash, "status": "done", "run": RUNS[1].to_dict()},
-        {"hash": "another", "status": "done", "run": Run(seed=9).to_dict()},
+        {"version": 2, "hash": RUNS[0].hash, "status": "failed", "run": RUNS[0].to_dict(), "error": "no"},
+        {"version": 2, "hash": RUNS[1].hash, "status": "done", "run": RUNS[1].to_dict(), "after": 90.0},
+        {"version": 2, "hash": "another", "status": "done", "run": Run(seed=9).to_dict(), "after": 90.0},
     ]
     collect("small", records, tmp_path)
     found = plan("small", RUNS, tmp_path)
@@ -60,6 +75,6 @@ def test_what_is_not_done_is_left(tmp_path):
 
 def test_a_file_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "small.jsonl").write_text('{"task": "digits"}\n')
-    with pytest.raises(ValueError, match=r"small\.jsonl holds other things than records of runs"):
+    with pytest.raises(ValueError, match=r"small\.jsonl, line 1: damaged, not the record of a run"):
         plan("small", RUNS, tmp_path)
     assert (tmp_path / "small.jsonl").read_text() == '{"task": "digits"}\n'

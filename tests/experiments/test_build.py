@@ -24,6 +24,19 @@ def test_the_network_has_the_width_and_the_stem_of_its_task():
         build_model(Run(model="lenet5", data="mnist", width=8), 10)
 
 
+def test_residual_branches():
+    branches = {
+        kind: build_model(task("resnet20-16-cifar10", residual=kind), 10) for kind in ("plain", "zero")
+    }
+    names = dict(branches["plain"].named_parameters())
+    assert "layer1.0.post.weight" not in names
+    for name, other in branches["zero"].named_parameters():
+        expected = torch.zeros_like(other) if name.endswith("bn2.weight") else names[name]
+        assert torch.equal(other, expected), name
+    with pytest.raises(ValueError, match="smallcnn has no residual blocks to choose, got residual='zero'"):
+        build_model(Run(residual="zero"), 10)
+
+
 def test_validation_holds_out_a_part_of_the_training_data():
     whole, held_out = build_data(Run()), build_data(Run(validation=True))
     assert len(held_out.train_y) + len(held_out.test_y) == len(whole.train_y)

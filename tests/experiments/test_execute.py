@@ -10,6 +10,7 @@ import torch
 import fadeout
 from fadeout.experiments.build import build_model
 from fadeout.experiments.execute import Execution, Stopped, execute
+from fadeout.experiments.record_file import read_record
 from fadeout.experiments.run import Run
 from fadeout.experiments.run_folder import BusyError, NewerError, alone
 from fadeout.methods.registry import METHODS
@@ -40,8 +41,8 @@ def same_as(undisturbed, record, folder):
 def test_the_folder_holds_all_that_is_needed(undisturbed):
     record, folder = undisturbed
     assert sorted(contents(folder)) == ["checkpoint", "config.json", "lock", "metrics.jsonl", "result.json"]
-    assert json.loads((folder / "config.json").read_text()) == {"version": 1, "run": SMALL.to_dict()}
-    assert json.loads((folder / "result.json").read_text()) == record
+    assert json.loads((folder / "config.json").read_text()) == {"version": 2, "run": SMALL.to_dict()}
+    assert read_record(folder / "result.json") == record
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
     assert record["hash"] == folder.name == SMALL.hash
     assert record["run"] == SMALL.to_dict()
@@ -136,10 +137,10 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_says_so(tmp_path, undisturbe
 def test_a_folder_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path, name):
     folder = tmp_path / SMALL.hash
     folder.mkdir()
-    (folder / name).write_text('{"version": 2, "what": "ever"}')
-    with pytest.raises(NewerError, match="is of version 2, this fadeout reads 1"):
+    (folder / name).write_text('{"version": 3, "what": "ever"}')
+    with pytest.raises(NewerError, match="is of version 3, this fadeout reads 2"):
         execute(SMALL, tmp_path)
-    assert contents(folder) == {name: b'{"version": 2, "what": "ever"}'}
+    assert contents(folder) == {name: b'{"version": 3, "what": "ever"}'}
 
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "checkpoint"])

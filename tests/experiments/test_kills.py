@@ -10,6 +10,8 @@ import pytest
 import torch
 from support.helpers import same
 
+from fadeout.experiments.record_file import read_record
+
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[1] / "support" / "killing.py"
 
@@ -43,7 +45,7 @@ def test_metrics_weights_and_results_are_the_same(folders):
     for name in names:
         assert (whole / name / "metrics.jsonl").read_bytes() == (broken / name / "metrics.jsonl").read_bytes()
         states = [torch.load(place / name / "checkpoint") for place in (whole, broken)]
-        results = [json.loads((place / name / "result.json").read_text()) for place in (whole, broken)]
+        results = [read_record(place / name / "result.json") for place in (whole, broken)]
         for one in (*states, *results):
             assert one.pop("seconds") > 0
         same(*states)

@@ -1,11 +1,11 @@
 """What a run is: its hash, its fields, what it checks."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 
+from fadeout.experiments.record_file import read_records
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.experiments.tasks import task
 from fadeout.methods.registry import METHODS
@@ -63,9 +63,9 @@ def test_records_have_the_fields_of_the_first_version_and_later_ones_where_they_
 
 def test_records_of_earlier_versions_are_runs():
     records = [
-        json.loads(line)
+        record
         for path in (Path(__file__).parents[2] / "results" / "experiments").glob("*.jsonl")
-        for line in path.read_text().splitlines()
+        for record in read_records(path).values()
     ]
     assert len(records) > 100
     for record in records:
@@ -125,6 +125,9 @@ def test_an_unknown_name_gets_the_nearest_and_all(fields, near, all_of):
         ({"width": -1}, "width is above 0, got -1"),
         ({"lr": float("nan")}, "lr is above 0, got nan"),
         ({"epochs_scale": 0}, "epochs_scale is above 0"),
+        ({"epochs_scale": float("inf")}, "epochs_scale is a finite number, got inf"),
+        ({"epochs_scale": 1e300}, "at most 1,000,000,000 epochs"),
+        ({"weight_decay": float("inf")}, "weight_decay is a finite number"),
         ({"fine_tune": -1}, "fine_tune is from 0 on, got -1"),
         ({"extra_epochs": -1}, "extra_epochs is from 0 on"),
         ({"weight_decay": -1e-4}, "weight_decay is from 0 on"),

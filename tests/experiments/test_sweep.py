@@ -16,6 +16,7 @@ from support.ray_sweep import TWENTY
 
 from fadeout.experiments import sweep as module
 from fadeout.experiments.execute import Stopped, execute
+from fadeout.experiments.record_file import read_record
 from fadeout.experiments.run import Run
 from fadeout.experiments.run_folder import alone
 from fadeout.experiments.sweep import sweep
@@ -48,7 +49,7 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     assert "Traceback" in records[1]["error"]
     assert "cannot be reached by removing channels" in records[1]["error"]
     assert records[1]["commit"] == records[0]["commit"]
-    assert json.loads((tmp_path / FAILING.hash / "failed.json").read_text()) == records[1]
+    assert read_record(tmp_path / FAILING.hash / "failed.json") == records[1]
 
 
 def test_finished_runs_are_not_repeated_failed_ones_are_and_the_same_twice_is_one(
@@ -76,10 +77,10 @@ def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
 def test_a_folder_of_a_newer_version_fails_and_is_not_touched(tmp_path):
     folder = tmp_path / SMALL.hash
     folder.mkdir()
-    (folder / "config.json").write_text('{"version": 2}')
+    (folder / "config.json").write_text('{"version": 3}')
     (record,) = sweep([SMALL], tmp_path, jobs=1)
     assert record["status"] == "failed"
-    assert "version 2" in record["error"]
+    assert "version 3" in record["error"]
     assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
@@ -87,7 +88,7 @@ def test_a_disk_too_full_for_a_note_does_not_end_the_sweep(tmp_path, monkeypatch
     def full(*given):
         raise OSError("no space left")
 
-    monkeypatch.setattr(module, "write_json", full)
+    monkeypatch.setattr(module, "write_record", full)
     records = sweep([FAILING, SMALL], tmp_path, jobs=1)
     assert [record["status"] for record in records] == ["failed", "done"]
 
@@ -99,6 +100,16 @@ def test_a_signal_stops_the_whole_sweep(tmp_path, executed):
     with pytest.raises(Stopped):
         sweep([SMALL, replace(SMALL, seed=1)], tmp_path, jobs=1, watch=watch)
     assert executed == [SMALL.hash]
+
+
+def test_what_on_done_raises_ends_the_sweep_after_the_runs_under_way(tmp_path, executed):
+    def full(record):
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        sweep([SMALL, replace(SMALL, seed=1)], tmp_path, jobs=1, on_done=full)
+    assert executed == [SMALL.hash]
+    assert [path.name for path in tmp_path.iterdir()] == [SMALL.hash]
 
 
 def test_the_threads_of_this_process_stay(tmp_path):

@@ -147,7 +147,7 @@ def test_a_network_that_diverges_is_said_to(method):
 
 @EVERY_METHOD
 def test_wrong_arguments(method):
-    with pytest.raises(ValueError, match=r"prunes whole channels: pass structure=fadeout\.Channels"):
+    with pytest.raises(ValueError, match=r"structure is fadeout\.Channels\(example_input\), got Elements"):
         build(method, structure=Elements())
     with pytest.raises(ValueError, match="cannot be reached"):
         build(method, sparsity=0.99)

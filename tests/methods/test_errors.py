@@ -377,5 +377,5 @@ def test_rounds_of_iterative_pruning(model, snapshot, same_bits, rounds):
 
 @pytest.mark.parametrize("scope", ["layers", None])
 def test_scope(scope):
-    with pytest.raises(ValueError, match=r"'network' or 'layer'"):
+    with pytest.raises(ValueError, match=r"'network', 'layer'"):
         Elements(scope=scope)

@@ -97,7 +97,7 @@ def test_it_resumes_where_it_was():
 def test_wrong_input():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="from 0 on; got -1"):
+    with pytest.raises(ValueError, match="from 0 on, got -1"):
         slimming(model, optimizer, strength=-1)
     with pytest.raises(ValueError, match="needs batch-norms"):
         Slimming(model, optimizer, strength=1.0, steps=10, structure=fadeout.Elements())

@@ -132,6 +132,7 @@ def test_the_pruner_sees_the_progress_of_the_step(still, push):
     model, optimizer, pruner = still(
         Decay(strength, weight_decay=1.0, mode="implicit"), steps=4, w=[[1.0, 2.0]]
     )
+    seen.clear()  # a schedule is tried when the fade is built
     figures = []
     for _ in range(4):
         figures.append(pruner.progress)

@@ -30,3 +30,19 @@ def test_a_variant_changes_one_thing():
     assert VARIANTS["first rate 1"].dose(-0.01, 100, {}) == pytest.approx(0.01)
     with pytest.raises(ValueError, match="no fade 'faster'; there is growing target, target from 0"):
         Run(method="variant", fade="faster")
+
+
+def test_latents_with_one_thing_changed():
+    latent = fadeout.Latent()
+    for progress in (0.0, 0.3, 0.6):
+        assert VARIANTS["latents settle at 0.5"].target(progress, 100) == latent.target(progress, 100)
+        assert VARIANTS["latents until 0.75"].settles(progress, 100) == latent.settles(progress, 100)
+    assert (
+        VARIANTS["latents until 0.35"].target(0.34, 100)
+        == 1
+        > VARIANTS["latents until 0.75"].target(0.7, 100)
+    )
+    assert VARIANTS["latents from 0.05"].target(0.08, 100) > 0 == latent.target(0.08, 100)
+    settled = {name: fade.settles(0.6, 100) for name, fade in VARIANTS.items() if name.startswith("latents")}
+    assert [name for name, is_settled in settled.items() if is_settled] == ["latents settle at 0.5"]
+    assert not VARIANTS["latents never settle"].settles(0.99, 100)

@@ -14,7 +14,6 @@ from torch.optim.swa_utils import AveragedModel
 import fadeout
 from fadeout.compaction.plan import plans_of
 from fadeout.graph.gather import Gather
-from fadeout.storage import network_file
 
 
 class Residual(nn.Module):
@@ -242,7 +241,7 @@ def test_a_crash_while_writing_leaves_the_old_file(path, monkeypatch):
         file.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(network_file.safetensors.torch, "save_file", half)
+    monkeypatch.setattr(safetensors.torch, "save_file", half)
     with pytest.raises(OSError, match="disk full"):
         fadeout.save(mlp(), path)
     assert list(path.parent.iterdir()) == [path]

@@ -1,11 +1,13 @@
 """Tensors as bytes: every bit comes back, and zeros take little room."""
 
+import zlib
+
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
 
-from fadeout.storage.packed_tensor import Packed, pack, unpack
+from fadeout.storage.packed_tensor import Packed, count_nonzero, pack, unpack
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16]
 TYPES += [torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn]
@@ -116,3 +118,32 @@ def test_altered_bytes_and_unknown_forms_are_refused():
         unpack(Packed("float32", [30, 30], packed.checksum, "runs", 30), memoryview(stored.numpy()))
     with pytest.raises(ValueError, match="no type 'float5'"):
         Packed("float5", [30, 30], packed.checksum)
+
+
+@pytest.mark.parametrize(
+    ("positions", "values", "shape", "words"),
+    [
+        ("gaps8", 31, [30, 30], "30 positions"),
+        ("gaps8", 10**6, [30, 30], "1000000 values take more than"),
+        ("gaps8", 30, [30, 29], "values outside of its shape"),
+        ("bitmask", 30, [2**40], "are not in"),
+        ("dense", 0, [30, 30], "bytes are no tensor of the shape"),
+    ],
+)
+def test_a_form_that_does_not_fit_its_bytes_is_refused(positions, values, shape, words):
+    _, stored = pack(torch.eye(30))
+    bytes_of = stored if values != 31 else torch.cat([torch.zeros(4, dtype=torch.uint8), stored])
+    wrong = Packed("float32", shape, zlib.crc32(bytes_of.numpy().data), positions, values)
+    for read in (unpack, count_nonzero):
+        with pytest.raises(ValueError, match=words):
+            read(wrong, memoryview(bytes_of.numpy()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_nonzero_is_counted_as_torch_does(dtype):
+    tensor = torch.zeros(40, 40, dtype=dtype)
+    tensor[3], tensor[4] = 1, -0.0
+    for one in (tensor, tensor + 1, tensor[:0]):
+        packed, stored = pack(one)
+        content = memoryview(stored.flatten().view(torch.uint8).numpy().tobytes())
+        assert count_nonzero(packed, content) == int(one.count_nonzero())

@@ -122,9 +122,9 @@ def test_networks_without_candidates(model, structure, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"by": "size"}, "by is one of 'scale', 'norm', 'taylor', None; got 'size'"),
-        ({"of": "bytes"}, "of is one of 'parameters', 'operations'; got 'bytes'"),
-        ({"candidates": "some"}, "candidates is one of 'paper', 'all'; got 'some'"),
+        ({"by": "size"}, "by is one of 'scale', 'norm', 'taylor' or None, got 'size'"),
+        ({"of": "bytes"}, "of is one of 'parameters', 'operations', got 'bytes'"),
+        ({"candidates": "some"}, "candidates is one of 'paper', 'all', got 'some'"),
         ({"min_channels": -1}, "min_channels is a whole number from 0 on, got -1"),
     ],
 )

@@ -190,7 +190,7 @@ def test_channels_last_filters_are_ranked_by_position_too():
 
 
 def test_an_unknown_scope_is_refused():
-    with pytest.raises(ValueError, match=r"'network' or 'layer'.*'global'"):
+    with pytest.raises(ValueError, match=r"'network', 'layer'.*'global'"):
         Elements(scope="global")
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 import fadeout
+from fadeout.experiments import checkpoint, record_file, run_folder
 from fadeout.experiments import execute as module
-from fadeout.experiments import run_folder as files
 from fadeout.experiments.build import build_model, build_optimizer
 from fadeout.experiments.data import digits
 from fadeout.experiments.run import Run
@@ -31,9 +31,10 @@ RUNS = [
     Run(method="rewinding", evaluate_every=3, seed=1, **SMALL),
 ]
 KILLS = 20
+STOPPED = 3  # the exit code of a run that a signal has stopped
 
 
-def child(run, results, prepare=lambda: None):
+def child(run, results, prepare=lambda: None, every=0):
     """Carry out a run, or what is left of it, in a fork; returns its number."""
     number = os.fork()
     if number:
@@ -41,8 +42,10 @@ def child(run, results, prepare=lambda: None):
     code = 1
     try:
         prepare()
-        module.execute(run, results, checkpoint_every=0)
+        module.execute(run, results, checkpoint_every=every)
         code = 0
+    except module.Stopped:
+        code = STOPPED
     finally:
         os._exit(code)
 
@@ -62,7 +65,7 @@ def kill_at_random(run, results, seconds):
 def kill_at_a_write(run, results, chosen, moment):
     """Let a run die at a write, by its number or name: before, in the middle, before the move, or after."""
     calls = 0
-    real = files.write_atomically
+    real = checkpoint.write_atomically
 
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -85,7 +88,8 @@ def kill_at_a_write(run, results, chosen, moment):
         die()
 
     def prepare():
-        files.write_atomically = write
+        for room in (checkpoint, record_file, run_folder):
+            room.write_atomically = write
 
     return os.WIFSIGNALED(os.waitpid(child(run, results, prepare), 0)[1])
 

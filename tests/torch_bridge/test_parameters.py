@@ -106,6 +106,18 @@ def test_frozen_parameters_are_left_out(prune):
         assert list(prune(model).masks()) == ["head.weight"]
 
 
+def test_adapters_on_a_frozen_network_are_said_to_be_little(prune):
+    """As LoRA leaves it; one warning for both, at the line that builds the pruner."""
+    model = nn.Sequential(nn.Linear(100, 100).requires_grad_(False), nn.Linear(10, 20))
+    words = (
+        r"1 prunable .* frozen .* '0\.weight', with 96.9 % of .*, so that only 1.94 % of the model's weights"
+    )
+    with pytest.warns(UserWarning, match=words) as said:
+        prune(model)
+    assert len(said) == 1
+    assert "fadeout/methods" not in said[0].filename
+
+
 def test_a_frozen_parameter_that_is_named_is_refused(prune):
     model = Nested()
     model.module.weight.requires_grad_(False)
@@ -115,7 +127,8 @@ def test_a_frozen_parameter_that_is_named_is_refused(prune):
 
 def test_parameters_that_the_optimizer_does_not_hold_are_left_out(prune):
     model = Nested()
-    pruner = prune(model, torch.optim.SGD(model.head.parameters(), lr=0.1))
+    with pytest.warns(UserWarning, match=r"only 23.5 % .* the optimizer does not hold the others"):
+        pruner = prune(model, torch.optim.SGD(model.head.parameters(), lr=0.1))
     assert list(pruner.masks()) == ["head.weight"]
 
 

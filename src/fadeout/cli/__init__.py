@@ -1,13 +1,20 @@
 """The command line. Names here are the names in the code."""
 
+import contextlib
 import difflib
 import importlib
+import io
 import os
 import sys
+import tempfile
+import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from fadeout import __version__
 from fadeout._checks import MissingExtraError, extra
+from fadeout._tables import printable
 
 COMMANDS = {
     "demo": "demo:demo",
@@ -24,23 +31,40 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 1 a package is missing, 2 wrong input, 130 stopped by Ctrl-C.
+    """Run a command and exit: 0 done, 1 a package is missing, 2 wrong input, 70 a fault, 130 stopped.
 
-    What a user can mend is said in a line, without a traceback; ``FADEOUT_TRACEBACK=1`` shows it.
+    What a user can mend is said in a line. So is anything else, and with it the name of the file that its
+    traceback was written to; ``--traceback``, or ``FADEOUT_TRACEBACK=1``, shows it. Where nobody reads any
+    more what a command prints, it ends without a word (141).
 
     Args:
         arguments: by default those of the process.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    show = "--traceback" in words or bool(os.environ.get("FADEOUT_TRACEBACK"))
+    _accept_all_characters()
     try:
-        _run(list(sys.argv[1:] if arguments is None else arguments))
+        with warnings.catch_warnings():
+            warnings.showwarning = _say_warning
+            _run([word for word in words if word != "--traceback"])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _turn_away_output()
+        raise SystemExit(141) from None  # as if SIGPIPE had ended it
     except KeyboardInterrupt as error:
+        _turn_away_output()
         _stop(130, str(error) or "stopped")
-    except MissingExtraError as error:
-        _stop(1, str(error))
-    except (ValueError, OSError) as error:
-        if os.environ.get("FADEOUT_TRACEBACK"):
-            raise
-        _stop(2, str(error))
+    except Exception as error:
+        if show:
+            traceback.print_exc()
+        if isinstance(error, MissingExtraError):
+            _stop(1, str(error))
+        if isinstance(error, ValueError | OSError):
+            _turn_away_output()  # it may be what cannot be written
+            _stop(2, str(error) or type(error).__name__)
+        where = "" if show else f"; the traceback, for a report of this fault, is in {_write_traceback()}"
+        _stop(70, f"{type(error).__name__}: {error}{where}")
 
 
 def _run(arguments: list[str]) -> None:
@@ -55,7 +79,7 @@ def _run(arguments: list[str]) -> None:
         tyro.extras.subcommand_cli_from_dict(
             {each: _load(each) for each in COMMANDS},
             prog="fadeout",
-            description="Prune PyTorch networks while they train.",
+            description="Prune PyTorch networks while they train. --traceback shows where an error is from.",
             args=[name, *rest],
             config=flags,
         )
@@ -76,6 +100,43 @@ def _load(name: str) -> Callable[..., object]:
     return getattr(importlib.import_module(f"fadeout.cli.{module}"), function)
 
 
-def _stop(code: int, message: str) -> None:
-    print(f"fadeout: {message}", file=sys.stderr)
+def _stop(code: int, message: str) -> NoReturn:
+    _say(message)
     raise SystemExit(code)
+
+
+def _say(message: str) -> None:
+    """In a line, without what would move the cursor."""
+    line = " ".join(filter(None, map(str.strip, message.splitlines())))
+    print(f"fadeout: {printable(line)}", file=sys.stderr)
+
+
+def _write_traceback() -> str:
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="fadeout-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            file.write(traceback.format_exc())
+            return file.name
+    except OSError as error:
+        return f"no file, since none could be written ({error}): pass --traceback"
+
+
+def _accept_all_characters() -> None:
+    """What a terminal cannot show is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _turn_away_output() -> None:
+    """What is still to be written would fail again when Python ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say_warning(message: Warning | str, *where: object) -> None:
+    _say(str(message))

@@ -92,6 +92,17 @@ def _run(config: Run, options: Command) -> None:
         console = Console() if world.main else Console(quiet=True, force_terminal=False)
         console.print(f"{config}, in {folder}", highlight=False, markup=False, soft_wrap=True)
         log = _TensorBoard(folder) if options.tensorboard and world.main else None
+        unread = False
+
+        def watch(now: dict[str, Any]) -> None:
+            nonlocal unread
+            try:
+                display(now)
+            except (BrokenPipeError, SystemExit):  # the latter is rich's answer to the former
+                unread = True
+            if log is not None:
+                log(now)
+
         try:
             with Display(console) as display:
                 record = execute(
@@ -100,11 +111,13 @@ def _run(config: Run, options: Command) -> None:
                     data_dir=options.data_dir,
                     device=options.device,
                     checkpoint_every=options.checkpoint_every,
-                    watch=(lambda now: (display(now), log and log(now))) if world.main else None,
+                    watch=watch if world.main else None,
+                    stop=lambda: unread,
                     world=world,
                 )
         except Stopped:
-            said = f"stopped; its state is in {folder}, and the same command goes on"
+            why = "stopped, since nobody reads what it prints" if unread else "stopped"
+            said = f"{why}; its state is in {folder}, and the same command goes on"
             raise (KeyboardInterrupt(said) if world.main else SystemExit(130)) from None
         if world.main:
             print(describe_record(record))
@@ -161,15 +174,20 @@ def reproduce(
         and len({one.data for one in todo.runs}) == 1
     ):
         build_data(todo.runs[0], data_dir)  # a missing data set is said once, before anything starts
-    records = todo.carry_out(
-        lambda number, record: print(f"{number}/{len(todo.runs)}  {describe_record(record)}", flush=True),
-        jobs=jobs,
-        backend=backend,
-        address=address,
-        data_dir=data_dir,
-        device=device,
-        checkpoint_every=checkpoint_every,
-    )
+    try:
+        records = todo.carry_out(
+            lambda number, record: print(f"{number}/{len(todo.runs)}  {describe_record(record)}", flush=True),
+            jobs=jobs,
+            backend=backend,
+            address=address,
+            data_dir=data_dir,
+            device=device,
+            checkpoint_every=checkpoint_every,
+        )
+    except (Stopped, BrokenPipeError) as error:
+        why = "stopped" if isinstance(error, Stopped) else "stopped, since nobody reads what it prints"
+        said = f"{why}; the states of its runs are in {results}, and the same command goes on"
+        raise KeyboardInterrupt(said) from None
     states = Counter(record["status"] for record in records)
     said = ", ".join(f"{number} {state}" for state, number in states.items())
     print(f"{experiment}: {said}; written to {results / f'{experiment}.jsonl'}")

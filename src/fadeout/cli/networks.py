@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from fadeout.compaction.plan import plans_of
 from fadeout.measure import measure
 from fadeout.storage import network_file
 from fadeout.storage.summary import summarize
+from fadeout.torch_bridge.modes import still
 
 
 def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0) -> None:
@@ -36,6 +36,8 @@ def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0
         print(summarize(file))
         return
     network = network_file.load(file, constructor(model)).eval()
+    if repeats < 0:
+        raise ValueError(f"--repeats is a number of forward passes, got {repeats}")
     print(measure(network, _example(network, input), repeats=repeats))
     print(f"file: {file.stat().st_size:,} bytes")
 
@@ -84,7 +86,11 @@ def export(file: Path, output: Path, /, *, model: str, input: str = "") -> None:
     if write is None:
         raise ValueError(f"the output ends in {' or '.join(formats)}, got {output.name!r}")
     network = network_file.load(file, constructor(model)).eval()
-    print(write(network, output, _example(network, input)))
+    example = _example(network, input)
+    try:
+        print(write(network, output, example))
+    except RuntimeError as error:  # it cannot be exported, or the file gives something else
+        raise ValueError(str(error)) from error
 
 
 def constructor(name: str) -> Callable[[], nn.Module]:
@@ -100,23 +106,48 @@ def constructor(name: str) -> Callable[[], nn.Module]:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot find the model {name!r}: {error}") from error
+    except Exception as error:  # whatever the user's own module does
+        raise ValueError(f"cannot find the model {name!r}: {_reason(error)}") from error
     if not callable(found):
         raise ValueError(f"{name!r} is no function")
-    return cast(Callable[[], nn.Module], found)
+
+    def build() -> nn.Module:
+        try:
+            return found()
+        except Exception as error:
+            raise ValueError(
+                f"{name}() makes no network ({_reason(error)}): name a function that needs no arguments"
+            ) from error
+
+    build.__name__ = function
+    return build
 
 
 def _example(network: nn.Module, shape: str) -> tuple[Tensor, ...]:
     """Inputs of the given shape, or of those that the network was compacted with."""
+    inputs = _inputs(network, shape)
+    try:
+        with still(network):
+            network(*(each.clone() for each in inputs))
+    except Exception as error:
+        sizes = " and ".join(str(tuple(each.shape)) for each in inputs)
+        raise ValueError(f"the network does not take inputs of shape {sizes}: {_reason(error)}") from error
+    return inputs
+
+
+def _inputs(network: nn.Module, shape: str) -> tuple[Tensor, ...]:
     parameter = next(network.parameters(), torch.empty(0))
     if shape:
         try:
-            sizes = [int(size) for size in shape.split(",")]
-        except ValueError:
+            return (torch.zeros([int(size) for size in shape.split(",")], dtype=parameter.dtype),)
+        except (ValueError, RuntimeError, TypeError, MemoryError):  # negative, or larger than the memory
             raise ValueError(f"--input is a shape such as 1,3,32,32, got {shape!r}") from None
-        return (torch.zeros(sizes, dtype=parameter.dtype),)
     plans = plans_of(network)
     if not plans:
         raise ValueError("pass the shape of an example: --input 1,3,32,32")
     return tuple(torch.zeros(i["shape"], dtype=getattr(torch, i["dtype"])) for i in plans[-1].inputs)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error: torch adds advice to itself."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from fadeout._arguments import Example, Leaves, checked, shown
 from fadeout.compaction.cut import cut
 from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
@@ -42,14 +43,15 @@ def compact(
 ) -> tuple[nn.Module, Optimizer]: ...
 
 
+@checked
 def compact(
     model: nn.Module,
-    example_input: Any,
+    example_input: Example,
     *,
     optimizer: Optimizer | None = None,
     couple: bool = False,
     for_inference: bool = False,
-    leaves: Iterable[Any] = (),
+    leaves: Leaves = (),
 ) -> nn.Module | tuple[nn.Module, Optimizer]:
     """A smaller module with the same outputs: channels that are dead, whoever zeroed them, are gone.
 
@@ -80,6 +82,8 @@ def compact(
       (2): Linear(in_features=2, out_features=2, bias=True)
     )
     """
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ValueError(f"optimizer is a torch.optim.Optimizer or None, got {shown(optimizer)}")
     model = unwrap(model)
     network = trace(model, example_input, leaves)
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}

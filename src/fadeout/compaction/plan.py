@@ -1,8 +1,10 @@
 """How a network was cut, as plain data."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 
@@ -25,6 +27,29 @@ class Plan:
     parameters: int = 0
     """For the reader: how many parameters the network had before."""
 
+    def __post_init__(self):
+        # it may come from a file that somebody made
+        try:
+            shapes = [each["shape"] for each in self.inputs]
+            sizes = [*shapes, *self.kept.values(), *self.was.values()]
+            types = [getattr(torch, each["dtype"]) for each in self.inputs]
+            sound = (
+                all(type(size) is int and 0 <= size < 2**63 for each in sizes for size in each)
+                and all(isinstance(each, torch.dtype) for each in types)
+                and all(isinstance(each, dict) for each in self.constants.values())
+                and all(isinstance(each, str) for each in (*self.biases, *self.was, *self.kept))
+                and type(self.parameters) is int
+            )
+        except (TypeError, AttributeError, KeyError):
+            sound, shapes = False, []
+        if not sound:
+            raise ValueError("it is no plan: a field is of another kind than it should be")
+        if any(math.prod(shape) > _MOST_VALUES for shape in shapes):
+            raise ValueError(
+                f"the example has more than {_MOST_VALUES:,} values, and whoever loads it makes one of "
+                "the same size: compact it with a smaller batch"
+            )
+
 
 def plans_of(module: nn.Module) -> list[Plan]:
     """How a compact module came to be, from the user's own constructor on."""
@@ -38,3 +63,4 @@ def set_plans(module: nn.Module, plans: list[Plan]) -> None:
 
 
 _PLANS = "fadeout_plans"
+_MOST_VALUES = 2**28  # a gigabyte of float32

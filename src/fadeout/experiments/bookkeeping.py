@@ -1,7 +1,7 @@
 """The bookkeeping of an experiment: which of its runs are meant, which are done, and their records."""
 
+import fcntl
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fadeout._checks import known
-from fadeout._files import write_atomically
+from fadeout.experiments.record_file import Record, check, read_records, write_records
 from fadeout.experiments.run import Run
 from fadeout.experiments.sweep import sweep
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,22 +80,27 @@ def plan(name: str, runs: Sequence[Run], results: Path, only: Sequence[str] = ()
 
 
 def collect(name: str, records: Iterable[Record], results: str | os.PathLike[str]) -> Path:
-    """Write the records of an experiment into one file, ``results/<name>.jsonl``, beside those it holds."""
-    path, together = Path(results) / f"{name}.jsonl", collected(name, results)
-    together |= {record["hash"]: record for record in records if record["status"] in ("done", "failed")}
-    text = "".join(json.dumps(record) + "\n" for record in together.values())
+    """Write the records of an experiment into one file, ``results/<name>.jsonl``, beside those it holds.
+
+    Several processes may do so at a time: each waits for its turn to read what is there and to add to it.
+    """
+    path = Path(results) / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda temporary: temporary.write_text(text))
+    with (path.parent / ".lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        together = collected(name, results)
+        together |= {record["hash"]: record for record in records if record["status"] in ("done", "failed")}
+        write_records(path, together.values())
     return path
 
 
 def collected(name: str, results: str | os.PathLike[str]) -> dict[str, Record]:
     """The records that :func:`collect` has written, by the hashes of their runs."""
     path = Path(results) / f"{name}.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    if not all("hash" in record for record in records):
-        raise ValueError(f"{path} holds other things than records of runs: choose other --results")
-    return {record["hash"]: record for record in records}
+    records = read_records(path) if path.exists() else {}
+    for number, record in records.items():
+        check(record, f"{path}, line {number}")
+    return {record["hash"]: record for record in records.values()}
 
 
 def _meets(run: Run, condition: str) -> bool:

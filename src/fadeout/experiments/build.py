@@ -11,6 +11,7 @@ from torch.optim import SGD, Adam, Optimizer
 from fadeout.experiments.authors import AuthorsElements
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.models.lenet import lenet5_authors
+from fadeout.models.resnet import zero_branches
 from fadeout.structures.channels import Channels
 from fadeout.structures.elements import Elements
 
@@ -28,6 +29,8 @@ def build_model(run: Run, num_classes: int) -> nn.Module:
     if run.model == "lenet5" and run.preset == "authors":
         build = lenet5_authors
     wanted = {"num_classes": num_classes, "width": run.width, "norm": run.norm}
+    if run.residual != "normed":
+        wanted["post_norm"] = False
     if run.data.startswith("imagenet"):
         wanted["stem"] = "imagenet"
     accepted = inspect.signature(build).parameters
@@ -35,8 +38,13 @@ def build_model(run: Run, num_classes: int) -> nn.Module:
         raise ValueError(f"{run.model} has no width to choose, got {run.width}")
     if not run.norm and "norm" not in accepted:
         raise ValueError(f"{run.model} leaves no choice about batch-norms: norm is True")
+    if run.residual != "normed" and "post_norm" not in accepted:
+        raise ValueError(f"{run.model} has no residual blocks to choose, got residual={run.residual!r}")
     torch.manual_seed(run.seed)
-    return build(**{n: value for n, value in wanted.items() if n in accepted and value is not None})
+    model = build(**{n: value for n, value in wanted.items() if n in accepted and value is not None})
+    if run.residual == "zero":
+        zero_branches(model)
+    return model
 
 
 def build_optimizer(run: Run, model: nn.Module) -> Optimizer:

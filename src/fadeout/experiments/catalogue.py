@@ -254,6 +254,16 @@ def cifar10_rivals() -> Iterator[Run]:
         yield task(name, method=method, sparsity=0.95)
 
 
+@experiment(
+    "table", "Residual branches that begin at zero: ResNet-20 with 16 maps on CIFAR-10, half by channels"
+)
+def zero_branches() -> Iterator[Run]:
+    """The same network with ordinary branches and with such that begin at zero, dense and pruned."""
+    short = {"structure": "channels", "sparsity": 0.5, "epochs": 4}
+    for seed, method, residual in product(range(3), ("auto", "dense"), ("plain", "zero")):
+        yield task("resnet20-16-cifar10-12", method=method, residual=residual, seed=seed, **short)
+
+
 @experiment("table", "What the default fade should do with whole channels")
 def channel_fades() -> Iterator[Run]:
     """Three targets: a small network on digits, and ResNet-20 for three short epochs of CIFAR-10."""
@@ -283,8 +293,28 @@ def fade_variants() -> Iterator[Run]:
         for method in ("latent", "progressive", "gmp")
         for criterion in ("magnitude", "lamp")
     ]
-    fades += [{"method": "variant", "fade": name} for name in VARIANTS if not name.endswith("until 0.4")]
+    fades += [
+        {"method": "variant", "fade": name}
+        for name in VARIANTS
+        if not name.endswith("until 0.4") and not name.startswith("latents")
+    ]
     for target, seed, fade in product((0.99, 0.98), range(4), fades):
         yield task("digits", norm=False, sparsity=target, seed=seed, **fade)
     for seed, fade in product(range(2), fades):
         yield task("lenet5-mnist", sparsity=0.99, seed=seed, epochs=8, **fade)
+
+
+@experiment("table", "What latent weights owe to each of their constants, on held-out training data")
+def latent_variants() -> Iterator[Run]:
+    """Latent weights, variants and rivals, without a look at the test data: Cora, LeNet-5 on MNIST."""
+    fades = [
+        {"method": method, "criterion": criterion}
+        for method in ("latent", "gmp")
+        for criterion in ("magnitude", "lamp")
+    ]
+    fades += [{"method": "progressive"}, {"method": "st3"}]
+    fades += [{"method": "variant", "fade": name} for name in VARIANTS if name.startswith("latents")]
+    for target, seed, fade in product((0.99, 0.998, 0.999), range(3), fades):
+        yield task("gcn-cora", sparsity=target, seed=seed, validation=True, **fade)
+    for seed, fade in product(range(2), fades):
+        yield task("lenet5-mnist", sparsity=0.99, seed=seed, epochs=8, validation=True, **fade)

@@ -10,28 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
+from fadeout.experiments.checkpoint import append_metrics, forget_before, read_checkpoint, write_checkpoint
 from fadeout.experiments.distributed import ALONE, World
 from fadeout.experiments.kept import TIMES, overlaps, pack
-from fadeout.experiments.result import make_record
+from fadeout.experiments.record_file import VERSION, damaged, read_record, write_record
+from fadeout.experiments.result import describe_record, make_record
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import (
-    VERSION,
-    alone,
-    append_metrics,
-    check_version,
-    read_checkpoint,
-    read_json,
-    write_checkpoint,
-    write_json,
-)
+from fadeout.experiments.run_folder import alone, check_version, write_json
 from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.training import LEARNING_RATES, Accuracy, Step, evaluate, train
 from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import lowest, one_shot
 from fadeout.methods.method import Phase
+from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
 _TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
@@ -49,6 +44,7 @@ def execute(
     device: str = "cpu",
     checkpoint_every: float = 60.0,
     watch: Callable[[dict[str, Any]], object] | None = None,
+    stop: Callable[[], bool] = lambda: False,
     world: World = ALONE,
 ) -> dict[str, Any]:
     """Carry a run out, or go on where it was stopped, or read its result if there is one.
@@ -64,6 +60,7 @@ def execute(
         device: ``cpu``, ``cuda`` or ``mps``.
         checkpoint_every: seconds between two checkpoints; 0 writes one after each step.
         watch: called after every step with figures for a display.
+        stop: asked after every step whether to save and stop, as a signal does.
         world: the processes that carry it out together (:func:`~.distributed.join`), all of which call
             this. It is no part of the run: what some of them have begun, others can end, be they fewer or
             more. Only rank 0 writes.
@@ -72,16 +69,17 @@ def execute(
         the record in ``result.json``.
     """
     folder = Path(results) / run.hash
-    device = world.device if world.size > 1 else device
-    _check_device(device)
+    device = _checked_device(world.device if world.size > 1 else device)
+    if not checkpoint_every >= 0:
+        raise ValueError(f"checkpoint_every is a number of seconds from 0 on, got {checkpoint_every}")
     with contextlib.ExitStack() as held:
         found = world.first(lambda: _open(folder, run, held))
         if found is not None:
             return found
-        execution = Execution(run, folder, data_dir, device, checkpoint_every, watch, world)
+        execution = Execution(run, folder, data_dir, device, checkpoint_every, watch, world, stop)
         with asked_to_stop(patient=world.size > 1) as execution.stopping:
             record = execution.carry_out()
-            world.first(lambda: write_json(folder / "result.json", record))
+            world.first(lambda: _close(folder, record))
             (stop,) = world.any(bool(execution.stopping))
         if stop:  # too late to stop the run, but not what would follow it
             raise Stopped
@@ -96,11 +94,23 @@ def _open(folder: Path, run: Run, held: contextlib.ExitStack) -> dict[str, Any] 
     if not result.exists():
         held.enter_context(alone(folder))
     if result.exists():
-        return read_json(result)
+        record = read_record(result)
+        if record.get("hash") != run.hash:
+            raise damaged(result, f"it is of another run, {record.get('hash')}")
+        try:
+            describe_record(record)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(result, f"it lacks {error}") from error
+        return record
     for left in folder.glob(".*.tmp"):  # half a file, by a process that was killed
         left.unlink()
     write_json(folder / "config.json", {"version": VERSION, "run": run.to_dict()})
     return None
+
+
+def _close(folder: Path, record: dict[str, Any]) -> None:
+    forget_before(folder)
+    write_record(folder / "result.json", record)
 
 
 class Execution:
@@ -115,14 +125,15 @@ class Execution:
         checkpoint_every: float,
         watch: Callable[[dict[str, Any]], object] | None,
         world: World = ALONE,
+        stop: Callable[[], bool] = lambda: False,
     ):
         self.run, self.folder, self.device, self.world = run, folder, device, world
-        self.every, self.watch, self.stopping = checkpoint_every, watch, []
+        self.every, self.watch, self.stop, self.stopping = checkpoint_every, watch, stop, []
         self.data = world.own(build_data(run, data_dir))
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
-        self.model = build_model(run, self.data.num_classes).to(device)
-        world.check(self.model, run.batch_size, self.data.example)
         self.example = _moved(self.data.example, device)
+        self.model = _build_fitting(run, self.data.num_classes, self.example)
+        world.check(self.model, run.batch_size, self.data.example)
         self.structure = build_structure(run, self.example)
         if run.method != "dense":  # a target out of reach is said now, not after the training
             self.structure.bind(self.model, None, has_two_dimensions).check(run.sparsity)
@@ -237,7 +248,7 @@ class Execution:
         if self.watch is not None:
             self.watch(self._display(now))
         due = self.world.main and time.monotonic() - self.saved >= self.every
-        stop, save = self.world.any(bool(self.stopping), due)
+        stop, save = self.world.any(bool(self.stopping) or self.stop(), due)
         if stop or save:
             self._save()
         if stop:
@@ -354,11 +365,29 @@ class Execution:
             self.pruner.load_state_dict(state["pruner"])
 
 
-def _check_device(device: str) -> None:
+def _checked_device(device: str) -> str:
+    """The device, if there is one; "cpu:0", which torch.load does not know, is the CPU."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"no device {device!r} here: {str(error).splitlines()[0]}") from error
+    return "cpu" if torch.device(device).type == "cpu" else device
+
+
+def _build_fitting(run: Run, num_classes: int, example: Any) -> nn.Module:
+    """The network, on the device of the example, which it takes; a ``ValueError`` where it does not."""
+    inputs = example if isinstance(example, tuple) else (example,)
+    try:
+        model = build_model(run, num_classes).to(inputs[0].device)
+        with still(model):
+            model(*inputs)
+    except (RuntimeError, TypeError, IndexError, MemoryError) as error:
+        shapes = " and ".join("x".join(map(str, part.shape)) for part in inputs)
+        raise ValueError(
+            f"the network {run.model} does not go with the data {run.data}, whose inputs are {shapes}: "
+            f"{str(error).partition(chr(10))[0]}"
+        ) from error
+    return model
 
 
 def _moved(example: Any, device: str) -> Any:

@@ -4,9 +4,11 @@ from typing import Any
 
 from torch import nn
 
+from fadeout._tables import printable
 from fadeout.compaction.compact import compact
+from fadeout.experiments.record_file import VERSION
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import VERSION, conditions
+from fadeout.experiments.run_folder import conditions
 from fadeout.measure import measure
 
 
@@ -64,7 +66,7 @@ def describe_record(record: dict[str, Any]) -> str:
     """A record in a line: the run, and what came of it."""
     name = str(Run(**record["run"]))
     if record["status"] != "done":
-        return f"{name}: {record['status']}: {record['error'].strip().splitlines()[-1]}"
+        return f"{name}: {record['status']}: {printable(record['error'].strip().splitlines()[-1])}"
     through = f", {record['before']:.2f} before and {record['removed']:.2f} after removal"
     left = f"{record['parameters_left'] / record['parameters']:.2%} of the parameters left"
     return f"{name}: {record['after']:.2f} %{through}, {left}, {record['seconds']:.0f} s"

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Any, Literal, get_args
@@ -39,6 +40,8 @@ class Common:
     """feature maps of the network's first stage, or hidden units; by default the network's own"""
     norm: bool = field(default=True, metadata=_LATER)
     """whether the network has batch-norms, where it leaves the choice"""
+    residual: Literal["normed", "plain", "zero"] = field(default="normed", metadata=_LATER)
+    """residual blocks as in the paper, with a batch-norm after each addition; plain; or beginning at zero"""
     method: str = "auto"
     """how it is pruned"""
     structure: Literal["elements", "channels"] = "elements"
@@ -125,7 +128,11 @@ class Run(_Options, Common):
                 raise ValueError(f"{each.name} is above 0, got {value}")
             elif isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"{each.name} is from 0 on, got {value}")
-        self.phases()  # raises where the settings of its method make no sense together
+            elif value == math.inf:
+                raise ValueError(f"{each.name} is a finite number, got {value}")
+        # this raises where the settings of its method make no sense together
+        if not sum(phase.epochs for phase in self.phases()) <= _MOST_EPOCHS:
+            raise ValueError(f"a run takes at most {_MOST_EPOCHS:,} epochs: shorten epochs, or epochs_scale")
 
     @property
     def hash(self) -> str:
@@ -177,4 +184,5 @@ class Run(_Options, Common):
         return " ".join(parts) + (", shortened" if self.shortened else "")
 
 
+_MOST_EPOCHS = 10**9
 _POSITIVE = ("width", "epochs", "batch_size", "evaluate_every", "epochs_scale", "lr", "steps")

@@ -1,4 +1,4 @@
-"""The folder of a run: ``config.json``, ``metrics.jsonl``, ``checkpoint``, ``result.json``, and its lock."""
+"""The folder of a run: ``config.json``, ``result.json`` and its lock; its state is in ``checkpoint.py``."""
 
 import contextlib
 import fcntl
@@ -16,11 +16,11 @@ import numpy
 import torch
 
 import fadeout
-from fadeout._files import write_atomically
+from fadeout._files import parse_json, write_atomically
+from fadeout.experiments.checkpoint import read_checkpoint, write_checkpoint
+from fadeout.experiments.record_file import VERSION
 from fadeout.experiments.run import Run
 from fadeout.methods.registry import OPTIONS
-
-VERSION = 1
 
 
 class BusyError(ValueError):
@@ -60,8 +60,8 @@ def check_version(folder: Path) -> None:
     """Raise where a newer version has been at the folder."""
     for name in ("config.json", "result.json"):
         if (folder / name).exists():
-            version = read_json(folder / name).get("version", 0)
-            if version > VERSION:
+            version = _read_json(folder / name).get("version")
+            if type(version) is int and version > VERSION:
                 raise NewerError(
                     f"{folder / name} is of version {version}, this fadeout reads {VERSION}: update "
                     "fadeout, or choose another folder with --results. Nothing was changed"
@@ -74,61 +74,24 @@ def alone(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except (BlockingIOError, PermissionError):  # the latter on some network file systems
             raise BusyError(f"another process is at {folder}") from None
         yield
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a file of the folder."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): restore a copy, or remove the folder") from error
-
-
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a file of the folder, whole or not at all."""
+    """Write a plain file, whole or not at all."""
     write_atomically(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))
 
 
-# Checkpoint and metrics -------------------------------------------------------------------------------------
-
-
-def append_metrics(folder: Path, line: dict[str, Any]) -> None:
-    """Add a line to the metrics, safely on disk, since a checkpoint says how long the file is."""
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write a run's state, whole or not at all, and with it how far the metrics reach."""
-    metrics = folder / "metrics.jsonl"
-    state = {**state, "metrics": metrics.stat().st_size if metrics.exists() else 0}
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        write_atomically(folder / "checkpoint", lambda path: torch.save(state, path))
-    except (OSError, RuntimeError) as error:  # torch says the latter where a disk is full
-        raise OSError(
-            f"no checkpoint could be written to {folder} ({error}); the one before is intact: "
-            "make room, and the same command goes on"
-        ) from error
-
-
-def read_checkpoint(folder: Path, device: str = "cpu") -> dict[str, Any] | None:
-    """The last state of a run, if any; metrics from after it are forgotten: they will be measured again."""
-    path, metrics, state = folder / "checkpoint", folder / "metrics.jsonl", None
-    if path.exists():
-        try:
-            state = torch.load(path, map_location=device, weights_only=True)
-        except Exception as error:
-            raise ValueError(
-                f"{path} cannot be read ({error}): remove it to begin the run anew, or restore a copy"
-            ) from error
-    if metrics.exists():
-        os.truncate(metrics, state["metrics"] if state else 0)
-    return state
+        value = parse_json(path.read_bytes())
+        if not isinstance(value, dict):
+            raise ValueError("it is no object")
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}): restore a copy, or remove the folder") from error
+    return value
 
 
 def share_training(run: Run, done: Run, results: str | os.PathLike[str]) -> bool:

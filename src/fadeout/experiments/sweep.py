@@ -1,13 +1,13 @@
 """Many runs: on the cores of this machine, or on a Ray cluster, through joblib."""
 
 import os
-import signal
+import secrets
 import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +15,11 @@ import torch
 
 from fadeout._checks import extra, known
 from fadeout.experiments.execute import Stopped, execute
+from fadeout.experiments.record_file import Record, write_record
 from fadeout.experiments.result import make_failure
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import BusyError, NewerError, write_json
-
-Record = dict[str, Any]
+from fadeout.experiments.run_folder import BusyError, NewerError
+from fadeout.experiments.signals import asked_to_stop, held_back
 
 
 def sweep(
@@ -36,7 +36,8 @@ def sweep(
 
     Finished runs are read, not repeated. A run that fails is recorded with its traceback, and the others go
     on; the next sweep tries it again. A run that another process is at is left to it. When a worker dies, its
-    runs are resumed by new ones.
+    runs are resumed by new ones. At SIGINT or SIGTERM, and where ``on_done`` raises, the runs under way save
+    their states before the sweep ends.
 
     Args:
         runs: what to do.
@@ -54,18 +55,23 @@ def sweep(
     records: dict[str, Record] = {}
     waiting = {run.hash: run for run in runs}
     lost: Counter[str] = Counter()
-    with _backend(backend, jobs, address) as workers:
-        while waiting:
+    trouble: list[Exception] = []
+    with _backend(backend, jobs, address) as workers, _Permit(Path(results)) as permit:
+        while waiting and permit.file.exists():
             # Where workers die, all runs under way are suspects: a suspect goes on alone, not to harm others
             suspect = [run for run in waiting.values() if lost[run.hash] >= _SUSPECT][:1]
             batch = suspect or list(waiting.values())
             try:
-                tasks = [(run, os.fspath(results), lost[run.hash] > 0, options) for run in batch]
+                tasks = [(run, os.fspath(results), lost[run.hash] > 0, permit.file, options) for run in batch]
                 for record in workers.attempt(tasks):
                     if record["status"] != "stopped":
                         waiting.pop(record["hash"])
                         records[record["hash"]] = record
-                        on_done(record)
+                        try:
+                            on_done(record)
+                        except Exception as error:  # the workers save before it is raised
+                            trouble.append(error)
+                            permit.withdraw()
             except workers.deaths as error:
                 left = [run for run in batch if run.hash in waiting]
                 lost.update(run.hash for run in [run for run in left if _under_way(run, results)] or left)
@@ -73,6 +79,10 @@ def sweep(
                     waiting.pop(run.hash)
                     records[run.hash] = make_failure(run, f"its worker died {_HOPELESS} times: {error}")
                     on_done(records[run.hash])
+    if trouble:
+        raise trouble[0]
+    if waiting:
+        raise Stopped
     return [records[name] for name in dict.fromkeys(run.hash for run in runs)]
 
 
@@ -84,11 +94,38 @@ def _under_way(run: Run, results: str | os.PathLike[str]) -> bool:
     return (folder / "config.json").exists() and not (folder / "result.json").exists()
 
 
+class _Permit:
+    """A file that lets the workers of a sweep work, wherever they are: when it is gone, they save and stop.
+
+    A signal takes it away, which works on a full disk, too.
+    """
+
+    def __init__(self, results: Path):
+        self.file = results / f".sweep-{secrets.token_hex(4)}"
+        self._signals = asked_to_stop(patient=False, on_first=self.withdraw)
+
+    def __enter__(self) -> "_Permit":
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.touch()
+        self._signals.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._signals.__exit__(None, None, None)
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        self.file.unlink(missing_ok=True)
+
+
 # One attempt ----------------------------------------------------------------------------------------------
 
 
-def _attempt(run: Run, results: str, again: bool, options: dict[str, Any]) -> Record:
+def _attempt(run: Run, results: str, again: bool, permit: Path, options: dict[str, Any]) -> Record:
     """Carry out a run, or tell why not. After its last worker died, it may for a moment seem held."""
+    if not permit.exists():
+        return {"hash": run.hash, "status": "stopped"}
+    options = {"stop": lambda: not permit.exists(), **options}
     deadline = time.monotonic() + (_GRACE if again else 0)
     note = Path(results) / run.hash / "failed.json"
     while True:
@@ -97,7 +134,7 @@ def _attempt(run: Run, results: str, again: bool, options: dict[str, Any]) -> Re
             note.unlink(missing_ok=True)
             return record
         except BusyError as busy:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not permit.exists():
                 return {"hash": run.hash, "status": "elsewhere", "run": run.to_dict(), "error": str(busy)}
             time.sleep(0.2)
         except NewerError:
@@ -106,7 +143,7 @@ def _attempt(run: Run, results: str, again: bool, options: dict[str, Any]) -> Re
             record = make_failure(run, traceback.format_exc())
             with suppress(OSError):  # a full disk must not end the sweep
                 note.parent.mkdir(parents=True, exist_ok=True)
-                write_json(note, record)
+                write_record(note, record)
             return record
 
 
@@ -114,19 +151,25 @@ _GRACE = 20.0  # seconds
 
 
 def _attempt_apart(
-    threads: int, parent: int | None, run: Run, results: str, again: bool, options: dict[str, Any]
+    threads: int,
+    parent: int | None,
+    run: Run,
+    results: str,
+    again: bool,
+    permit: Path,
+    options: dict[str, Any],
 ) -> Record:
     """The same in a worker, which has its threads, stops when the sweep is gone, and may be stopped alone."""
     torch.set_num_threads(threads)
 
-    def watch(now: object) -> None:
-        if parent is not None and os.getppid() != parent:
-            signal.raise_signal(signal.SIGTERM)  # save, and stop
+    def orphaned() -> bool:
+        return parent is not None and os.getppid() != parent
 
     try:
-        return _attempt(run, results, again, {**options, "watch": watch})
+        stop = {"stop": lambda: orphaned() or not permit.exists()}
+        return _attempt(run, results, again, permit, options | stop)
     except Stopped:
-        if parent is not None and os.getppid() != parent:
+        if orphaned():
             os._exit(1)  # nobody listens
         return {"hash": run.hash, "status": "stopped"}
 
@@ -169,9 +212,11 @@ class _backend:
         parent = None if self._name == "ray" else os.getpid()
         with self._joblib.parallel_config(backend=name), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # joblib's note on workers that stopped
-            yield from self._joblib.Parallel(
-                n_jobs=self._jobs, return_as=how, batch_size=1, pre_dispatch="all"
-            )(self._joblib.delayed(_attempt_apart)(self._threads, parent, *task) for task in tasks)
+            pool = self._joblib.Parallel(n_jobs=self._jobs, return_as=how, batch_size=1, pre_dispatch="all")
+            calls = [self._joblib.delayed(_attempt_apart)(self._threads, parent, *task) for task in tasks]
+            with held_back() if self._name == "processes" else nullcontext():
+                coming = pool(calls)  # starts the workers
+            yield from coming
 
     def _connect(self, address: str | None) -> int:
         """Join a Ray cluster, or start one; returns how many cores it has."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout._arguments import fitting_example
 from fadeout.graph.rules.base import Network
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, rule_of
@@ -89,7 +90,7 @@ class _Shapes(fx.Interpreter):
 
     def of(self, inputs: tuple[Any, ...]) -> dict[fx.Node, torch.Size]:
         self.shapes: dict[fx.Node, torch.Size] = {}
-        with torch.no_grad():
+        with torch.no_grad(), fitting_example():
             self.run(*inputs)
         return self.shapes
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout._arguments import checked
 from fadeout.methods.mask_pruner import MaskPruner
 from fadeout.methods.method import Phase
+from fadeout.schedules import Sparsity, Steps
 from fadeout.selection.floats import double
 from fadeout.structures.channels import BoundChannels, Channels
 from fadeout.structures.scores import keep_down, widened
@@ -26,21 +28,17 @@ class ChannelPruner(MaskPruner):
 
     _bound: BoundChannels
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: float,
-        steps: int,
+        sparsity: Sparsity,
+        steps: Steps,
         structure: Channels,
         prunable: Prunable = has_two_dimensions,
     ):
-        if not isinstance(structure, Channels):
-            raise ValueError(
-                f"{type(self).__name__} prunes whole channels: pass "
-                f"structure=fadeout.Channels(example_input), got {structure!r}"
-            )
         structure = copy.copy(structure)
         structure.filters = True
         super().__init__(

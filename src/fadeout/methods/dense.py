@@ -4,6 +4,7 @@ from typing import Any
 
 from fadeout.masks import Masks
 from fadeout.methods.method import Method, Phase
+from fadeout.methods.summary import Row, Summary
 
 
 class NoPruning:
@@ -31,6 +32,10 @@ class NoPruning:
     def remove(self) -> Masks:
         """Removes nothing."""
         return Masks({})
+
+    def summary(self) -> Summary:
+        """Nothing is pruned."""
+        return Summary((), Row("total", 0, 0, 0.0))
 
     def attach(self, optimizer: object) -> None:
         """Does nothing."""

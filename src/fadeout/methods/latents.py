@@ -6,8 +6,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fadeout.selection.passes import flat
 from fadeout.structures.base import Target
 from fadeout.torch_bridge.sharding import Layout
+
+_PIECE = 1 << 16  # weights, which a core's own cache holds several times
 
 
 class Latents:
@@ -17,14 +20,22 @@ class Latents:
         weight: gives this process's block of a parameter, by name.
         layout: which process has which of them.
         sparse: what the network runs on, of latents and a threshold: :meth:`fadeout.Latent.sparse`.
+        base: what a schedule-free optimizer steps beside a parameter, by name. It has latents too, and
+            between steps the same part is left of them as of the weights.
     """
 
     def __init__(
-        self, weight: Callable[[str], Tensor], layout: Layout, sparse: Callable[[Tensor, float], Tensor]
+        self,
+        weight: Callable[[str], Tensor],
+        layout: Layout,
+        sparse: Callable[[Tensor, float], Tensor],
+        base: Callable[[str], list[Tensor]] = lambda name: [],
     ):
-        self._weight, self._layout, self._sparse = weight, layout, sparse
+        self._weight, self._layout, self._sparse, self._base = weight, layout, sparse, base
         self.values: dict[str, Tensor] = {}
         """By name; none before the first step, when the weights are their own latents, or once settled."""
+        self.bases: dict[str, Tensor] = {}
+        """Those of what a schedule-free optimizer steps beside the weights; none for other optimizers."""
         self.held: dict[str, Tensor] = {}
         """Masks of what stays zero, once settled."""
         self._targets: Mapping[str, Target] = {}
@@ -37,9 +48,15 @@ class Latents:
         for name, latent in self.values.items():
             weight = self._weight(name)
             if weight._version != self._versions.get(name, weight._version):  # somebody has written into it
-                written = weight != self._of(name, latent)
+                left = self._of(name, latent)
+                written = weight != left
+                for base, _ in self._based(name):  # optimizer.eval() and train() change the last bits
+                    bound = 16 * torch.finfo(weight.dtype).eps * (left.abs() + base.abs())
+                    written = (weight - left).abs() > bound
                 latent.copy_(torch.where(written, weight, latent))
             weight.copy_(latent)
+            for base, own in self._based(name):
+                base.copy_(own)
 
     @torch.no_grad()
     def leave(self, targets: Mapping[str, Target]) -> None:
@@ -47,21 +64,25 @@ class Latents:
         self.choose(targets)
         for name in targets:
             weight = self._weight(name)
-            if name not in self.values:
-                self.values[name] = torch.empty_like(weight)
-            self._write(name, weight, self.values[name].copy_(weight))
+            latent = _copied(self.values, name, weight)
+            self._write(name, weight, latent)
             self._versions[name] = weight._version
+            for base in self._base(name):
+                _copied(self.bases, name, base)
+                base.mul_(torch.where(latent == 0, 1, weight / latent))
+                base.masked_fill_(targets[name].mask(latent), 0)
 
     def settle(self) -> None:
         """Fix what is targeted now: from here on the optimizer steps the sparse weights themselves."""
         self.held = {name: target.mask(self.values[name]) for name, target in self._targets.items()}
-        self.values, self._targets = {}, {}
+        self.values, self.bases, self._targets = {}, {}, {}
 
     @torch.no_grad()
     def hold(self) -> None:
         """Set what stays zero to zero, where it has settled."""
         for name, mask in self.held.items():
-            self._weight(name).masked_fill_(mask, 0)
+            for tensor in (self._weight(name), *self._base(name)):
+                tensor.masked_fill_(mask, 0)
 
     def choose(self, targets: Mapping[str, Target]) -> None:
         """Set what is targeted among the latents, which are in the parameters now."""
@@ -82,7 +103,8 @@ class Latents:
             moved = {name: self._weight(name).clone() for name in self.held or self._targets}
             for name in self._targets:
                 self._write(name, self._weight(name), moved[name])
-            self.hold()
+            for name, mask in self.held.items():
+                self._weight(name).masked_fill_(mask, 0)
         try:
             yield
         finally:
@@ -90,13 +112,23 @@ class Latents:
                 for name, latent in moved.items():
                     self._weight(name).copy_(latent)
 
-    def restore(self, values: dict[str, Tensor], held: dict[str, Tensor]) -> None:
+    def restore(self, values: dict[str, Tensor], bases: dict[str, Tensor], held: dict[str, Tensor]) -> None:
         """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
-        self.values, self.held, self._targets, self._versions = values, held, {}, {}
+        self.values, self.bases, self.held, self._targets, self._versions = values, bases, held, {}, {}
+
+    def _based(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """What a schedule-free optimizer steps beside a parameter, and its latents."""
+        return [(base, self.bases[name]) for base in self._base(name) if name in self.bases]
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
-        threshold = self._thresholds[name]
-        for mask, own, there in self._targets[name].parts(latent, weight):
+        threshold, target = self._thresholds[name], self._targets[name]
+        row, sparse = flat(latent), flat(weight)
+        views = latent.stride() == weight.stride() and sparse.data_ptr() == weight.data_ptr()
+        if target.is_threshold and views:
+            for own, there in zip(row.split(_PIECE), sparse.split(_PIECE), strict=True):
+                there.copy_(self._sparse(own, threshold))
+            return
+        for mask, own, there in target.parts(latent, weight):
             there.copy_(self._sparse(own, threshold).masked_fill_(mask, 0))
 
     def _of(self, name: str, latent: Tensor) -> Tensor:
@@ -104,3 +136,10 @@ class Latents:
         weight = torch.empty_like(latent)
         self._write(name, weight, latent)
         return weight
+
+
+def _copied(copies: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
+    """A tensor's numbers, in a copy that is made once."""
+    if name not in copies:
+        copies[name] = torch.empty_like(tensor)
+    return copies[name].copy_(tensor)

@@ -8,10 +8,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout._arguments import Count, checked
 from fadeout._checks import checked_sparsity
 from fadeout.criteria import Criterion, check_elementwise
 from fadeout.masks import Masks
 from fadeout.methods.method import Method, Phase
+from fadeout.schedules import Fraction
 from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
 from fadeout.structures.scores import keep_down, scores_of
@@ -19,9 +21,10 @@ from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, named
 from fadeout.torch_bridge.sharding import block_of, distributed_as, whole
 
 
+@checked
 def one_shot(
     model: nn.Module,
-    sparsity: float,
+    sparsity: Fraction,
     *,
     structure: Structure | None = None,
     criterion: Criterion = criteria.magnitude,
@@ -46,13 +49,14 @@ def one_shot(
     return masks
 
 
+@checked
 def iterative(
     model: nn.Module,
     optimizer: Optimizer | Sequence[Optimizer],
     fine_tune: Callable[[int], object],
     *,
-    sparsity: float,
-    rounds: int = 5,
+    sparsity: Fraction,
+    rounds: Count = 5,
     structure: Structure | None = None,
     criterion: Criterion = criteria.magnitude,
     prunable: Prunable = has_two_dimensions,
@@ -76,11 +80,9 @@ def iterative(
 
     Reference: Han et al., "Learning both Weights and Connections for Efficient Neural Networks", 2015.
     """
-    if not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds is a whole number from 1 on, got {rounds!r}")
     target, masks = checked_sparsity(sparsity), Masks({})
     for number in range(1, rounds + 1):
-        masks = lowest(model, target * number / rounds, masks, structure, criterion, prunable)
+        masks = lowest(model, target * number / rounds, masks, structure, criterion, prunable, target)
         held = masks.hold(model, optimizer)
         try:
             fine_tune(number)
@@ -109,10 +111,11 @@ def lowest(
     structure: Structure | None,
     criterion: Criterion = criteria.magnitude,
     prunable: Prunable = has_two_dimensions,
+    target: float | None = None,
 ) -> Masks:
-    """What a removal would leave; what the masks before have taken goes first."""
+    """What a removal, perhaps on the way to a target, would leave; what the masks before took goes first."""
     bound = (structure or Elements()).bind(model, None, prunable)
-    bound.check(sparsity)
+    bound.check(target or sparsity)
     criterion = bound.rank_by(criterion)
     if bound.layout.sharded:
         check_elementwise(criterion)
@@ -140,7 +143,7 @@ def one_shot_phases(epochs: int, sparsity: float) -> list[Phase]:
 
 def han(
     epochs: int,
-    sparsity: float,
+    sparsity: Fraction,
     rounds: Annotated[int, "removals"] = 5,
     fine_tune: Annotated[int, "epochs after each removal but the last"] = 5,
     last_fine_tune: LastFineTune = 15,

@@ -34,13 +34,13 @@ class MaskPruner(Pruner):
         self._scores.gone = parts["held"]
 
     def _zero(self) -> None:
-        for name, mask in self._scores.gone.items():
-            self._weight(name).masked_fill_(mask, 0)
+        self._set_to_zero(self._scores.gone)
 
     def _zero_gradients(self, optimizer: Optimizer) -> None:
         """Those of held weights: the optimizer's averages are then of weights that take part alone."""
         own = held_by([optimizer])
         for name, mask in self._scores.gone.items():
+            self._check_shape(name)
             parameter = self.parameters[name]
             gradient = gradient_of(parameter) if id(parameter) in own else None
             if gradient is not None and not gradient.is_sparse:

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout._arguments import checked, shown
 from fadeout._checks import checked_sparsity, in_range
+from fadeout._tables import percent
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
 from fadeout.methods.step_pruner import StepPruner
-from fadeout.schedules import Schedule
+from fadeout.methods.summary import Row, Summary
+from fadeout.schedules import Schedule, Sparsity, Steps
 from fadeout.selection.floats import double
 from fadeout.structures.base import Structure, Target
 from fadeout.structures.scores import Scores
@@ -29,13 +32,14 @@ class Pruner(StepPruner):
     _state_parts = (*StepPruner._state_parts, "sparsity", "scores")
     _default_structure: type[Structure]
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: float | Schedule,
-        steps: int,
+        sparsity: Sparsity,
+        steps: Steps,
         structure: Structure | None = None,
         criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,
@@ -73,6 +77,42 @@ class Pruner(StepPruner):
         """The norm of what removal would take now, over the norm of what would stay."""
         return self._fade_under(self.masks())
 
+    def _figures(self) -> dict[str, str]:
+        now = self.sparsity_now
+        grows = f", {percent(now)} now" if now != self._final_sparsity else ""
+        target = f"{percent(self._final_sparsity)} to go{grows}"
+        return {"target": target, **super()._figures(), "criterion": shown(self.criterion)}
+
+    def summary(self) -> Summary:
+        """What removal, to the final target, would leave of each parameter now, and how far it has faded.
+
+        >>> import fadeout
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 5))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> print(fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=100).summary())
+        parameter  weights  left  share  fade
+        -------------------------------------
+        0.weight       200    30   15 %   1.3
+        1.weight       100     0    0 %   inf
+        -------------------------------------
+        total          300    30   10 %   1.5
+        """
+        masks = self.masks()
+        squares = self._squares(masks)
+        counts = [(mask.numel(), int(whole(mask.sum()))) for mask in masks.values()]
+        rows = [
+            Row(name, *count, _ratio(pair)) for name, count, pair in zip(masks, counts, squares, strict=True)
+        ]
+        weights, left = map(sum, zip(*counts, strict=True))
+        total = Row("total", weights, left, _ratio(squares.sum(0)))
+        return Summary(tuple(rows), total)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the fade is complete: removal now would change nothing that a test set could show."""
+        return self.fade <= _COMPLETE
+
     # Removal ------------------------------------------------------------------------------------
 
     def masks(self) -> Masks:
@@ -91,7 +131,7 @@ class Pruner(StepPruner):
         self._check_finite("at removal")
         masks = self.masks()
         fade = self._fade_under(masks)
-        masks.apply_to(self.parameters)
+        self._set_to_zero({name: ~local(mask) for name, mask in masks.items()})
         self.detach()
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps
@@ -150,6 +190,8 @@ class Pruner(StepPruner):
 
     def _select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
         """Masks of the weights of lowest score, exactly as many as a removal would take."""
+        for name in self.parameters:
+            self._check_shape(name)
         try:
             return self._bound.select(self._scores.now(alone), sparsity)
         except FloatingPointError:
@@ -169,15 +211,24 @@ class Pruner(StepPruner):
         return targets
 
     def _fade_under(self, masks: Masks) -> float:
-        squares = torch.zeros(2, dtype=torch.float64, device="cpu")
-        for name, mask in masks.items():
+        return _ratio(self._squares(masks).sum(0))
+
+    def _squares(self, masks: Masks) -> Tensor:
+        """For each parameter the sums of squares of what goes and of what stays."""
+        squares = torch.zeros(len(masks), 2, dtype=torch.float64, device="cpu")
+        for number, (name, mask) in enumerate(masks.items()):
             if self._layout.owns(name):
                 weight = double(self._weight(name))
                 stays = local(mask).to(weight.device)
                 parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
-                squares += torch.stack([part.square().sum() for part in parts]).cpu()
-        gone, stays = self._layout.add(squares).tolist()
-        return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
+                squares[number] = torch.stack([part.square().sum() for part in parts]).cpu()
+        return self._layout.add(squares)
+
+
+def _ratio(squares: Tensor) -> float:
+    """The norm of what goes over that of what stays."""
+    gone, stays = squares.tolist()
+    return math.sqrt(gone / stays) if stays else math.inf if gone else 0.0
 
 
 # Below this ratio of norms a removal changes nothing that a test set could show.

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout._arguments import Only, Share, checked
 from fadeout.methods.mask_pruner import MaskPruner
 from fadeout.methods.method import Method, Phase
-from fadeout.schedules import Schedule
+from fadeout.schedules import Sparsity, Steps
 from fadeout.selection.search import Finder, find_lowest
 from fadeout.structures.base import Structure
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by, momenta
@@ -40,6 +42,10 @@ def erk(shapes: Mapping[str, Sequence[int]], left: int) -> dict[str, int]:
     counts = {name: math.floor(kept[name]) for name in shapes}
     cut = sorted(shapes, key=lambda name: counts[name] - kept[name])  # those that lost most of a weight first
     return counts | {name: counts[name] + 1 for name in cut[: left - sum(counts.values())]}
+
+
+_Steps = Annotated[int, Only(lambda n: n > 0, "the whole number of steps from one update to the next")]
+_Seed = Annotated[int, Only(lambda n: -(2**63) <= n < 2**64, "a whole number of 64 bits")]
 
 
 class RigL(MaskPruner):
@@ -74,25 +80,21 @@ class RigL(MaskPruner):
     Reference: Evci et al., "Rigging the Lottery: Making All Tickets Winners", ICML 2020.
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: float | Schedule,
-        steps: int,
+        sparsity: Sparsity,
+        steps: Steps,
         structure: Structure | None = None,
         prunable: Prunable = has_two_dimensions,
-        alpha: float = 0.3,
-        every: int = 100,
-        until: float = 0.75,
-        seed: int = 0,
+        alpha: Share = 0.3,
+        every: _Steps = 100,
+        until: Share = 0.75,
+        seed: _Seed = 0,
     ):
-        for name, value in (("alpha", alpha), ("until", until)):
-            if not 0 < value <= 1:
-                raise ValueError(f"{name} is a fraction above 0 and at most 1, got {value!r}")
-        if not isinstance(every, int) or every < 1:
-            raise ValueError(f"every is the whole number of steps from one update to the next, got {every!r}")
         if structure is not None and getattr(structure, "scope", "") != "network":
             raise ValueError(
                 f"RigL prunes single weights, and shares them out among the layers itself: structure is "

@@ -1,19 +1,27 @@
 """Network slimming (Liu et al., 2017): a penalty on the scales of batch-norms, then a removal."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fadeout._arguments import Only, checked
 from fadeout.masks import Masks
 from fadeout.methods.magnitude import FineTuneRate, LastFineTune
 from fadeout.methods.method import Method, Phase
 from fadeout.methods.step_pruner import StepPruner
+from fadeout.schedules import Steps
+from fadeout.structures.base import Structure
 from fadeout.torch_bridge.parameters import held_by
 from fadeout.torch_bridge.sharding import gradient_of, local
 from fadeout.torch_bridge.step_hooks import gradient_scale
+
+_Strength = Annotated[
+    float, Only(lambda x: 0 <= x < math.inf, "the penalty's coefficient, a number from 0 on")
+]
 
 
 class Slimming(StepPruner):
@@ -43,9 +51,17 @@ class Slimming(StepPruner):
     Reference: Liu et al., "Learning Efficient Convolutional Networks through Network Slimming", 2017.
     """
 
-    def __init__(self, model, optimizer, *, strength: float, steps: int, structure, authors: bool = False):
-        if strength < 0:
-            raise ValueError(f"strength is the penalty's coefficient, from 0 on; got {strength}")
+    @checked
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        strength: _Strength,
+        steps: Steps,
+        structure: Structure,
+        authors: bool = False,
+    ):
         self.strength, self._authors = strength, authors
         super().__init__(model, optimizer, steps=steps, structure=structure)
         scales = [name for name in self._bound.parameters if name.endswith(".weight")]

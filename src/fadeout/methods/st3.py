@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout._arguments import checked
 from fadeout.fades import Latent
 from fadeout.methods.latents import Latents
 from fadeout.methods.method import Method, Phase
 from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.schedules import Schedule, cubic
+from fadeout.schedules import Sparsity, Steps, cubic
 from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
 from fadeout.structures.scores import widened
@@ -73,13 +74,14 @@ class ST3(SelectiveWeightDecay):
     You Need for Sparse Training?", WACV 2023; the rescaling is that of the authors' programme.
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: float | Schedule,
-        steps: int,
+        sparsity: Sparsity,
+        steps: Steps,
         structure: Structure | None = None,
         prunable: Prunable = has_two_dimensions,
     ):
@@ -100,9 +102,8 @@ class ST3(SelectiveWeightDecay):
         )
         split = [name for name, parameter in self.parameters.items() if is_split(parameter)]
         if split:
-            self.detach()
             raise ValueError(f"ST-3 rescales whole rows, and those of {split[0]!r} lie on several processes")
-        self._latents = Rescaled(self._weight, self._layout, fade.sparse)
+        self._latents = Rescaled(self._weight, self._layout, fade.sparse, self._base)
 
 
 class Rescaled(Latents):

@@ -1,35 +1,72 @@
 """What all that acts while a network trains shares: the optimizer's step hooks, a clock, a state."""
 
+import functools
+import inspect
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fadeout._checks import as_list, checked_steps
+from fadeout._checks import warn
 from fadeout._clock import Clock
+from fadeout._tables import html_table, percent
 from fadeout.structures.base import Structure
 from fadeout.structures.scores import not_finite
+from fadeout.torch_bridge.description import describe
+from fadeout.torch_bridge.meeting import excuse, meet
+from fadeout.torch_bridge.optimizers import as_list, bases, set_to_zero
 from fadeout.torch_bridge.parameters import (
     Prunable,
     check_held,
     check_unchanged,
+    chosen_by,
     frozen,
     has_two_dimensions,
     held_by,
     named,
+    partners,
 )
 from fadeout.torch_bridge.sharding import block_of, distributed_as, local
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 _VERSION = 1
 _ATTACHED: "weakref.WeakSet[StepPruner]" = weakref.WeakSet()
-_CALLER = 5  # frames from a warning in StepPruner.__init__ to the user's line
 _LOOK_EVERY = 1000  # steps; to look takes as long as a small network's step
+
+
+def _built_together(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that ends on all processes or on none, and leaves no hook behind where it fails.
+
+    All that a pruner is built from is compared before anything is done.
+    """
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def build(self: "StepPruner", *args: Any, **kwargs: Any) -> None:
+        if self._is_begun:  # the constructor of a base class
+            return init(self, *args, **kwargs)
+        self._is_begun = True
+        ranks = partners(args[0] if args else kwargs.get("model"))
+        try:
+            if ranks:
+                given = signature.bind(self, *args, **kwargs)
+                given.apply_defaults()
+                _, *arguments = given.arguments.items()
+                settings = {name: describe(value) for name, value in arguments}
+                meet(ranks, {"methods": type(self).__qualname__, **settings})
+            init(self, *args, **kwargs)
+        except Exception as error:
+            self.detach()
+            excuse(ranks, error)
+            raise
+        meet(ranks, {})
+
+    return build
 
 
 class StepPruner(Rounds, ABC):
@@ -39,6 +76,13 @@ class StepPruner(Rounds, ABC):
     """
 
     _state_parts: tuple[str, ...] = ("version", "step", "steps", "shapes")
+    _hooks: StepHooks | None = None
+    _is_begun = False  # to be built
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = _built_together(cls.__init__)
 
     def __init__(
         self,
@@ -49,22 +93,16 @@ class StepPruner(Rounds, ABC):
         structure: Structure,
         prunable: Prunable = has_two_dimensions,
     ):
-        self._clock = Clock(checked_steps(steps))
+        self._clock = Clock(steps)
         self.structure = structure
         self._optimizers = as_list(optimizer)
         self._model = model
         self._frozen = frozen(model, prunable)
         self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
         self.parameters = self._bound.parameters
+        self._shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
         self._layout = self._bound.layout
-        self._layout.check_same(self._settings(), "steps or sparsity")
-        self._hooks: StepHooks | None = None
-        if self._frozen:
-            warnings.warn(
-                f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
-                f"{self._frozen[0]!r}: they are left as they are, and the target counts without them",
-                stacklevel=_CALLER,
-            )
+        self._warn_of_what_stays_out(prunable)
 
     # What a subclass fills in -------------------------------------------------------------------
 
@@ -88,6 +126,49 @@ class StepPruner(Rounds, ABC):
     def _blame(self) -> str:
         """What the pruner itself may have to do with a divergence."""
         return ""
+
+    # For people ---------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return "\n".join([type(self).__name__, *(f"  {name:<10} {text}" for name, text in self._lines())])
+
+    def _repr_html_(self) -> str:
+        return html_table([["", type(self).__name__], *self._lines()])
+
+    def _lines(self) -> list[tuple[str, str]]:
+        return [*self._figures().items(), ("progress", f"step {self._clock.step} of {self.steps}")]
+
+    def _figures(self) -> dict[str, str]:
+        """What the pruner is, in words."""
+        share = f", {percent(self._share_of_all(self.parameters))} of the model's"
+        return {
+            "prunes": self._bound.in_words() + (share if self.structure.counts_weights else ""),
+            "structure": str(self.structure),
+        }
+
+    def _share_of_all(self, names: Iterable[str]) -> float:
+        """The share of the model's weights that these parameters have."""
+        sizes = {name: parameter.numel() for name, parameter in named(self._model).items()}
+        return sum(sizes.get(name, 0) for name in names) / max(sum(sizes.values()), 1)
+
+    def _warn_of_what_stays_out(self, prunable: Prunable) -> None:
+        """Say so where parameters are frozen, or where less than a half of what is prunable takes part."""
+        wanted = [*self.parameters, *self._frozen]
+        if callable(prunable):
+            everything = named(self._model)
+            wanted += [n for n in chosen_by(prunable, everything) if everything[n].is_floating_point()]
+        share = self._share_of_all(self.parameters)
+        few = self.structure.counts_weights and share < self._share_of_all(set(wanted)) / 2
+        only = f"only {percent(share)} of the model's weights take part"
+        if self._frozen:
+            said = (
+                f"{len(self._frozen)} prunable parameters are frozen (requires_grad=False), such as "
+                f"{self._frozen[0]!r}, with {percent(self._share_of_all(self._frozen))} of the model's "
+                "weights: they are left as they are, and the target counts without them"
+            )
+            warn(f"{said}, so that {only}" if few else said)
+        elif few:
+            warn(f"{only}: the optimizer does not hold the others, so that they stay as they are")
 
     # Steps --------------------------------------------------------------------------------------
 
@@ -140,6 +221,10 @@ class StepPruner(Rounds, ABC):
                     "build model and optimizer anew"
                 )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the hooks, for a copy or a file; :meth:`attach` puts them on the copy's optimizer."""
+        return {**vars(self), "_hooks": None}
+
     # State --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,11 +269,35 @@ class StepPruner(Rounds, ABC):
 
     def _weight(self, name: str) -> Tensor:
         """This process's block of a parameter, outside autograd."""
+        self._check_shape(name)
         return local(self.parameters[name].detach())
+
+    def _check_shape(self, name: str) -> None:
+        now, before = self.parameters[name].shape, self._shapes[name]
+        if now != before:
+            raise ValueError(
+                f"{name!r} has shape {tuple(now)}, and had {tuple(before)} when the pruner was built: change "
+                "the model first, then build the optimizer, then the pruner"
+            )
+
+    def _base(self, name: str) -> list[Tensor]:
+        """What a schedule-free optimizer steps beside a parameter: it fades as the weights do."""
+        return bases(self._optimizers, self.parameters[name])
+
+    def _set_to_zero(self, gone: Mapping[str, Tensor]) -> None:
+        """Set weights to exactly zero, for good: no optimizer brings them back from its state."""
+        for name, mask in gone.items():
+            set_to_zero(self.parameters[name], mask, self._optimizers)
 
     def _groups(self) -> dict[str, dict[str, Any]]:
         """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
         owner = {id(p): g for o in self._optimizers for g in o.param_groups for p in g["params"]}
+        missing = [name for name, parameter in self.parameters.items() if id(parameter) not in owner]
+        if missing:
+            raise ValueError(
+                f"the optimizer no longer holds {', '.join(missing[:5])}, which it held when the pruner was "
+                "built: put it back, or call detach() and build the pruner anew"
+            )
         return {name: owner[id(parameter)] for name, parameter in self.parameters.items()}
 
     def _distributed(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fadeout import criteria
+from fadeout._arguments import checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade, Latent, Progressive
 from fadeout.methods.latents import Latents
 from fadeout.methods.method import CriterionName, Method, Phase
 from fadeout.methods.pruner import Pruner
-from fadeout.schedules import Schedule, exponential
+from fadeout.schedules import Schedule, Sparsity, Steps, exponential
 from fadeout.structures.base import Marked, Structure, Target, change_, flush_
 from fadeout.structures.elements import Elements
+from fadeout.torch_bridge.optimizers import is_schedule_free
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.torch_bridge.sharding import gradient_of
 from fadeout.torch_bridge.step_hooks import gradient_scale
@@ -65,13 +67,14 @@ class SelectiveWeightDecay(Pruner):
     _state_parts = (*Pruner._state_parts, "pending")
     _default_structure = Elements
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: float | Schedule,
-        steps: int,
+        sparsity: Sparsity,
+        steps: Steps,
         structure: Structure | None = None,
         criterion: Criterion | None = None,
         fade: Fade | None = None,
@@ -79,11 +82,6 @@ class SelectiveWeightDecay(Pruner):
     ):
         structure = Elements() if structure is None else structure
         self._fade = structure.fade if fade is None else fade
-        if not isinstance(self._fade, Fade):
-            raise ValueError(
-                "fade is fadeout.Latent(), fadeout.Progressive() or fadeout.Decay(...), or None for the "
-                f"structure's own; got {fade!r}"
-            )
         self._chosen: Mapping[str, Target] = {}  # this step's targeted weights, from its begin to its end
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
@@ -99,7 +97,7 @@ class SelectiveWeightDecay(Pruner):
             prunable=prunable,
         )
         if isinstance(self._fade, Latent):
-            self._latents = Latents(self._weight, self._layout, self._fade.sparse)
+            self._latents = Latents(self._weight, self._layout, self._fade.sparse, self._base)
 
     @property
     def factor_now(self) -> float:
@@ -110,6 +108,9 @@ class SelectiveWeightDecay(Pruner):
         """
         groups = {id(group): group for group in self._groups().values()}.values()
         return min(self._fade.factor(self.progress, self.steps, group) for group in groups)
+
+    def _figures(self) -> dict[str, str]:
+        return {**super()._figures(), "fade": str(self._fade)}
 
     @property
     def _acts_early(self) -> bool:
@@ -191,8 +192,11 @@ class SelectiveWeightDecay(Pruner):
         state["pending"] = {name: self._pending.get(name, 0.0) for name in self.parameters}
         if self._latents is not None:
             weights = {name: self._weight(name) for name in self._bound.fading}
-            held, values = self._latents.held, self._latents.values
+            held, values, groups = self._latents.held, self._latents.values, self._groups()
+            bases = {name: weight for name, weight in weights.items() if is_schedule_free(groups[name])}
             state["latents"] = self._distributed({} if held else {**weights, **values})
+            if bases:
+                state["latent_bases"] = self._distributed({} if held else {**bases, **self._latents.bases})
             state["settled"] = self._distributed(held)
             state["latent_sparsity"] = self._sparsity_before
         return state
@@ -206,6 +210,7 @@ class SelectiveWeightDecay(Pruner):
                     "fade that it was saved with: in version 0.1 the default was fadeout.Progressive()"
                 )
             parts["latents"] = self._blocks(state["latents"]) if parts["step"] else {}
+            parts["bases"] = self._blocks(state.get("latent_bases", {})) if parts["step"] else {}
             parts["held"] = self._blocks(state["settled"])
             parts["latent_sparsity"] = float(state["latent_sparsity"])
         return {**parts, "pending": {name: float(dose) for name, dose in state["pending"].items() if dose}}
@@ -214,7 +219,7 @@ class SelectiveWeightDecay(Pruner):
         super()._restore(parts)
         self._pending = parts["pending"]
         if self._latents is not None:
-            self._latents.restore(parts["latents"], parts["held"])
+            self._latents.restore(parts["latents"], parts["bases"], parts["held"])
             self._scores.gone = parts["held"]
             self._sparsity_before = parts["latent_sparsity"]
 
@@ -248,6 +253,10 @@ class SelectiveWeightDecay(Pruner):
             dose = self._representable(name, target, dose)
             if not dose:
                 return
+        for base in self._base(name):  # first, while the weights still say which are targeted
+            for mask, _, own in target.parts(weight, base):
+                own.copy_(torch.where(mask, self._fade.shrink(own, dose), own))
+                flush_(own, mask)
         factor = self._fade.multiplier(dose)
         if factor is None:
             change_(target, weight, lambda wide: self._fade.shrink(wide, dose))

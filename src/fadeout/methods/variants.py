@@ -1,4 +1,4 @@
-"""The default fade with one thing changed: what it owes to each of its constants."""
+"""Progressive and latent weights with one thing changed: what they owe to each of their constants."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fadeout import criteria
-from fadeout.fades import Progressive
+from fadeout.fades import Latent, Progressive
 from fadeout.methods.method import CriterionName, Method, Phase
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.schedules import Schedule, cubic, exponential
@@ -46,7 +46,31 @@ class Variant(Progressive):
         return exponential(self.rate / steps, max(math.log(1000), self.rate / steps))(position)
 
 
-VARIANTS = {
+@dataclass(frozen=True)
+class LatentVariant(Latent):
+    """Latent weights with other constants.
+
+    Attributes:
+        begin, end: the window of progress in which the target grows.
+        settled: the progress from which on the set that is left stays; above 1 it never does.
+    """
+
+    begin: float = 0.1
+    end: float = 0.5
+    settled: float = 0.75
+
+    def schedule(self, sparsity: float) -> float | Schedule:
+        """The target; its growth is the fade's own."""
+        return sparsity
+
+    def target(self, progress: float, steps: int) -> float:
+        return cubic(1.0, window=(self.begin, self.end))(progress + 1 / steps)
+
+    def settles(self, progress: float, steps: int) -> bool:
+        return progress + 1 / steps >= self.settled
+
+
+VARIANTS: dict[str, Variant | LatentVariant] = {
     "growing target": Variant(),
     "target from 0": Variant(begin=0.0),
     "target from 0.2": Variant(begin=0.2),
@@ -58,6 +82,11 @@ VARIANTS = {
     "linear target": Variant(growth="linear"),
     "full target": Variant(growth="none"),
     "no fade": Variant(zero=0.0),  # targeted weights are zero at once; unlike in GMP they may come back
+    "latents from 0.05": LatentVariant(begin=0.05),
+    "latents until 0.35": LatentVariant(end=0.35),
+    "latents until 0.75": LatentVariant(end=0.75),
+    "latents settle at 0.5": LatentVariant(settled=0.5),
+    "latents never settle": LatentVariant(settled=math.inf),
 }
 
 
@@ -67,7 +96,7 @@ def variant(
     fade: Annotated[str, f"what is changed: {', '.join(VARIANTS)}"] = "growing target",
     criterion: CriterionName = "magnitude",
 ) -> list[Phase]:
-    """The default fade with one thing changed, for ablations."""
+    """Progressive or latent weights with one thing changed, for ablations."""
     if fade not in VARIANTS:
         raise ValueError(f"no fade {fade!r}; there is {', '.join(VARIANTS)}")
     pruner = partial(

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fadeout.models.checks import positive
+from fadeout._arguments import Count, checked
 
 
 class DenseLayer(nn.Module):
@@ -31,12 +31,12 @@ class Transition(nn.Module):
         return F.avg_pool2d(self.conv(F.relu(self.norm(x))), 2)
 
 
+@checked
 class DenseNet(nn.Module):
     """Three dense blocks of 12 layers with transitions between them."""
 
-    def __init__(self, num_classes: int, growth: int):
+    def __init__(self, num_classes: Count, growth: Count):
         super().__init__()
-        positive(num_classes=num_classes, growth=growth)
         maps = 16
         self.conv = nn.Conv2d(3, maps, 3, padding=1, bias=False)
         self.blocks = nn.Sequential()

@@ -1,12 +1,15 @@
 """The graph convolutional network of Kipf and Welling (2017), as the paper uses it on Cora."""
 
 import math
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fadeout.models.checks import positive
+from fadeout._arguments import Count, Only, checked
+
+Rate = Annotated[float, Only(lambda rate: 0 <= rate <= 1, "a fraction from 0 to 1")]
 
 
 class GraphConvolution(nn.Module):
@@ -22,12 +25,12 @@ class GraphConvolution(nn.Module):
         return adjacency @ (x @ self.weight) + self.bias
 
 
+@checked
 class GCN(nn.Module):
     """Two graph convolutions, with dropout on the hidden layer."""
 
-    def __init__(self, num_classes: int, features: int, width: int, dropout: float):
+    def __init__(self, num_classes: Count, features: Count, width: Count, dropout: Rate):
         super().__init__()
-        positive(num_classes=num_classes, features=features, width=width)
         self.conv1 = GraphConvolution(features, width)
         self.conv2 = GraphConvolution(width, num_classes)
         self.dropout = nn.Dropout(dropout)

@@ -4,11 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fadeout._arguments import Count, checked
 
+
+@checked
 class LeNet5(nn.Module):
     """Two convolutions and three linear layers: 61,706 parameters."""
 
-    def __init__(self, num_classes: int = 10):
+    def __init__(self, num_classes: Count = 10):
         super().__init__()
         self.conv1 = nn.Conv2d(1, 6, 5, padding=2)
         self.conv2 = nn.Conv2d(6, 16, 5)
@@ -34,10 +37,11 @@ def lenet5(num_classes: int = 10) -> LeNet5:
     return LeNet5(num_classes)
 
 
+@checked
 class LeNet5Authors(nn.Module):
     """LeNet-5 in the programme of Tessier et al.: the second layer twice, side by side, and added up."""
 
-    def __init__(self, num_classes: int = 10):
+    def __init__(self, num_classes: Count = 10):
         super().__init__()
         self.conv1 = nn.Conv2d(1, 6, 5, padding=2)  # as without padding on 32 by 32 images
         self.conv2a = nn.Conv2d(6, 16, 5)

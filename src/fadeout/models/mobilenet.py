@@ -3,11 +3,16 @@
 Modules carry the names that are usual in PyTorch, so that with ``stem="imagenet"`` published weights load.
 """
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fadeout.models.checks import Stem, known_stem, positive
+from fadeout._arguments import Count, Only, checked
+from fadeout.models.checks import Stem
+
+Factor = Annotated[float, Only(lambda x: 0 < x < 1000, "a number above 0")]
 
 # expansion, maps, blocks, stride of the first block
 STAGES = (
@@ -40,15 +45,12 @@ class InvertedResidual(nn.Module):
         return x + self.conv(x) if self.residual else self.conv(x)
 
 
+@checked
 class MobileNetV2(nn.Module):
     """See :func:`mobilenetv2`."""
 
-    def __init__(self, num_classes: int = 10, width_mult: float = 1.0, stem: Stem = "cifar"):
+    def __init__(self, num_classes: Count = 10, width_mult: Factor = 1.0, stem: Stem = "cifar"):
         super().__init__()
-        positive(num_classes=num_classes)
-        known_stem(stem)
-        if not width_mult > 0:
-            raise ValueError(f"width_mult is a number above 0, got {width_mult!r}")
         small = stem == "cifar"
         inputs = _multiple_of_8(32 * width_mult)
         self.features = nn.Sequential(_convolution(3, inputs, 3, 1 if small else 2))

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fadeout.models.checks import Stem, known_stem, positive
+from fadeout._arguments import Count, checked
+from fadeout.models.checks import Stem
 
 
 class BasicBlock(nn.Module):
@@ -57,6 +58,7 @@ class Bottleneck(nn.Module):
         return F.relu(self.post(out + self.downsample(x)))
 
 
+@checked
 class ResNet(nn.Module):
     """A stem, stages of residual blocks that halve the image and double the maps, a linear layer.
 
@@ -77,15 +79,13 @@ class ResNet(nn.Module):
     def __init__(
         self,
         block: type[BasicBlock] | type[Bottleneck],
-        stages: Sequence[int],
-        num_classes: int = 10,
-        width: int = 64,
+        stages: Sequence[Count],
+        num_classes: Count = 10,
+        width: Count = 64,
         stem: Stem = "cifar",
         post_norm: bool = True,
     ):
         super().__init__()
-        positive(num_classes=num_classes, width=width)
-        known_stem(stem)
         large = stem == "imagenet"
         self.conv1 = _convolution(3, width, 7, 2) if large else _convolution(3, width, 3)
         self.bn1 = nn.BatchNorm2d(width)
@@ -106,6 +106,19 @@ class ResNet(nn.Module):
         for name in self.stages:
             x = self.get_submodule(name)(x)
         return self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+def zero_branches(model: nn.Module) -> None:
+    """Let every residual block begin as its shortcut: the last scale of its branch becomes zero.
+
+    >>> network = resnet20(post_norm=False)
+    >>> zero_branches(network)
+    >>> int(network.get_parameter("layer1.0.bn2.weight").count_nonzero())
+    0
+    """
+    for block in model.modules():
+        if isinstance(block, BasicBlock | Bottleneck):
+            nn.init.zeros_((block.bn3 if isinstance(block, Bottleneck) else block.bn2).weight)
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

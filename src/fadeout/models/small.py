@@ -4,11 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fadeout._arguments import Count, checked
 
+
+@checked
 class SmallCNN(nn.Module):
     """Two convolutions and two linear layers with rectifiers: 38,282 parameters without norms."""
 
-    def __init__(self, num_classes: int = 10, norm: bool = False):
+    def __init__(self, num_classes: Count = 10, norm: bool = False):
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
         self.norm1 = nn.BatchNorm2d(16) if norm else nn.Identity()

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fadeout.models.checks import positive
+from fadeout._arguments import Count, checked
 
 
 class Attention(nn.Module):
@@ -49,15 +49,21 @@ class Block(nn.Module):
         return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
 
 
+@checked
 class VisionTransformer(nn.Module):
     """See :func:`vit`."""
 
     def __init__(
-        self, num_classes: int, image_size: int, patch: int, dim: int, depth: int, heads: int, mlp_ratio: int
+        self,
+        num_classes: Count,
+        image_size: Count,
+        patch: Count,
+        dim: Count,
+        depth: Count,
+        heads: Count,
+        mlp_ratio: Count,
     ):
         super().__init__()
-        positive(num_classes=num_classes, image_size=image_size, patch=patch, dim=dim)
-        positive(depth=depth, heads=heads, mlp_ratio=mlp_ratio)
         if dim % heads:
             raise ValueError(f"heads must divide dim, got {heads} heads for dim {dim}")
         if image_size % patch:

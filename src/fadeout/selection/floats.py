@@ -7,6 +7,7 @@ of integers is. Both zeros have the ordinal zero.
 import struct
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,3 +57,16 @@ def before(number: float, dtype: torch.dtype) -> float:
 def double(tensor: Tensor) -> Tensor:
     """A tensor in float64; on the CPU, where its own device has none (MPS)."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
+def root_(tensor: Tensor) -> Tensor:
+    """Square roots in place: NumPy's, where it can, as PyTorch's take six times as long for zeros.
+
+    >>> root_(torch.tensor([0.0, 4.0]))
+    tensor([0., 2.])
+    """
+    if tensor.device.type != "cpu" or tensor.dtype.itemsize < 4:
+        return tensor.sqrt_()
+    numbers = tensor.numpy()
+    np.sqrt(numbers, out=numbers)
+    return tensor

@@ -20,22 +20,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fadeout._files import write_atomically
+from fadeout._arguments import Leaves, checked
+from fadeout._files import parse_json, write_tensors
 from fadeout.compaction.compact import apply_plan
 from fadeout.compaction.plan import Plan, plans_of
-from fadeout.storage.packed_tensor import Packed, pack, unpack
+from fadeout.storage.packed_tensor import Packed, count_nonzero, pack, unpack
 from fadeout.torch_bridge.parameters import clean, unwrap
 from fadeout.torch_bridge.sharding import is_first, whole
 
 VERSION = 1
+T = TypeVar("T")
 
 
+@checked
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a network, compact or not, to one file, in one move: a crash leaves the old file or the new one.
 
@@ -86,12 +88,11 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     }
     header = {"fadeout": _json({**fields, "checksum": _checksum(fields)})}
     if writes:
-        write_atomically(path, lambda p: safetensors.torch.save_file(stored, p, header))
+        write_tensors(path, stored, header)
 
 
-def load(
-    path: str | os.PathLike[str], build: Callable[[], nn.Module], *, leaves: Iterable[Any] = ()
-) -> nn.Module:
+@checked
+def load(path: str | os.PathLike[str], build: Callable[[], nn.Module], *, leaves: Leaves = ()) -> nn.Module:
     """Build a network with the user's own constructor, cut it as the saved one was, and fill in the weights.
 
     Types are those of the file; device, mode (training or evaluation) and ``requires_grad`` are those that
@@ -165,14 +166,14 @@ class File:
         if not 0 < length <= len(content) - 8:
             raise ValueError(f"{path} is no safetensors file, or truncated within its header")
         try:
-            entries = json.loads(bytes(content[8 : 8 + length]))
+            entries = parse_json(bytes(content[8 : 8 + length]))
             metadata = entries.pop("__metadata__", {})
         except (ValueError, AttributeError, TypeError) as error:
             raise ValueError(f"{path} is no safetensors file, or its header was altered: {error}") from error
         if not isinstance(metadata, dict) or "fadeout" not in metadata:
             raise ValueError(f"{path} was not written by fadeout.save: its metadata has no field 'fadeout'")
         try:
-            fields = json.loads(metadata["fadeout"])
+            fields = parse_json(metadata["fadeout"])
             if fields["version"] > VERSION:
                 raise ValueError(
                     f"'version' is {fields['version']}, and this fadeout reads up to {VERSION}: upgrade it"
@@ -189,15 +190,22 @@ class File:
             raise ValueError(f"{path}: field 'fadeout' of the metadata: {error}") from error
         return cls(os.fspath(path), plans, packed, fields["tied"], buffers, entries, content[8 + length :])
 
+    def nonzero(self, name: str) -> int:
+        """How many numbers of one of the tensors are not zero, checked; it is not made for that."""
+        return self._checked(name, count_nonzero)
+
     def stored_bytes(self, name: str) -> int:
         """How much room one of the tensors takes in the file."""
         return len(self._bytes(name))
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors, checked."""
+        return self._checked(name, unpack)
+
+    def _checked(self, name: str, read: Callable[[Packed, memoryview], T]) -> T:
         stored = self._bytes(name)
         try:
-            return unpack(self.packed[name], stored)
+            return read(self.packed[name], stored)
         except (ValueError, TypeError, IndexError, RuntimeError) as error:
             raise ValueError(f"{self.path}: tensor {self.tied.get(name, name)!r}: {error}") from error
 

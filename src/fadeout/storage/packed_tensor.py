@@ -42,12 +42,19 @@ class Packed:
     negative_bytes: int = 0
 
     def __post_init__(self):
-        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+        if not isinstance(getattr(torch, str(self.dtype), None), torch.dtype):
             raise ValueError(f"this version of torch has no type {self.dtype!r}")
+        numbers = [*self.shape, self.values, self.negative_bytes]
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise ValueError(f"no tensor has the shape {str(self.shape)[:100]}")
 
     @property
     def type(self) -> torch.dtype:
         return getattr(torch, self.dtype)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
 
 def pack(tensor: Tensor) -> tuple[Packed, Tensor]:
@@ -78,21 +85,46 @@ def pack(tensor: Tensor) -> tuple[Packed, Tensor]:
 
 def unpack(packed: Packed, stored: memoryview) -> Tensor:
     """The tensor again; a ``ValueError`` if the bytes are not those that were stored."""
+    values, positions, negative = _parts(packed, stored)
+    if packed.positions != "dense":
+        words = np.zeros(packed.numel, f"u{packed.type.itemsize}")
+        words[positions] = values.view(words.dtype)
+        words[negative] = _negative_zero(words)
+        values = words.view(np.uint8)
+    if not len(values):
+        return torch.empty(packed.shape, dtype=packed.type)
+    return torch.from_numpy(values).view(packed.type).reshape(packed.shape)
+
+
+def count_nonzero(packed: Packed, stored: memoryview) -> int:
+    """How many numbers are not zero, after the same checks; takes no more memory than what is stored.
+
+    So a small file that claims to hold a tensor of many gigabytes, all of it zeros, can be looked at.
+    """
+    values, _, _ = _parts(packed, stored)
+    return int(torch.from_numpy(values).view(packed.type).count_nonzero()) if len(values) else 0
+
+
+def _parts(packed: Packed, stored: memoryview) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The bytes of the values, their positions and those of negative zeros, all of them checked."""
     raw = np.array(stored.cast("B"), np.uint8)  # a copy, since it must be aligned and writable
     if zlib.crc32(raw.data) != packed.checksum:
         raise ValueError("its bytes were altered, the checksum differs")
-    if packed.positions != "dense":
-        words = np.zeros(math.prod(packed.shape), f"u{packed.type.itemsize}")
-        values, positions, negative = np.split(
-            raw, [packed.values * words.itemsize, len(raw) - packed.negative_bytes]
-        )
-        words[_found(packed.positions, positions, len(words))] = values.view(words.dtype)
-        if packed.negative:
-            words[_found(packed.negative, negative, len(words))] = _negative_zero(words)
-        raw = words.view(np.uint8)
-    if not len(raw):
-        return torch.empty(packed.shape, dtype=packed.type)
-    return torch.from_numpy(raw).view(packed.type).reshape(packed.shape)
+    nowhere, size = np.empty(0, np.int64), packed.type.itemsize
+    if packed.positions == "dense":
+        if len(raw) != packed.numel * size:
+            raise ValueError(f"{len(raw)} bytes are no tensor of the shape {packed.shape}")
+        return raw, nowhere, nowhere
+    if packed.values * size + packed.negative_bytes > len(raw):
+        raise ValueError(f"{packed.values} values take more than the {len(raw)} bytes that it has")
+    values, places, others = np.split(raw, [packed.values * size, len(raw) - packed.negative_bytes])
+    positions = _found(packed.positions, places, packed.numel)
+    negative = _found(packed.negative, others, packed.numel) if packed.negative else nowhere
+    if len(positions) != packed.values:
+        raise ValueError(f"it has {packed.values} values and {len(positions)} positions")
+    if any(len(found) and found[-1] >= packed.numel for found in (positions, negative)):
+        raise ValueError(f"it has values outside of its shape {packed.shape}")
+    return values, positions, negative
 
 
 def _sparse(words: np.ndarray) -> tuple[np.ndarray, dict[str, Any]] | None:
@@ -136,6 +168,8 @@ def _positions(mask: np.ndarray) -> tuple[str, np.ndarray]:
 def _found(way: str, stored: np.ndarray, length: int) -> np.ndarray:
     """The positions again."""
     if way == "bitmask":
+        if len(stored) != -(-length // 8):
+            raise ValueError(f"the positions of {length} numbers are not in {len(stored)} bytes")
         return np.flatnonzero(np.unpackbits(stored, count=length, bitorder="little"))
     if way not in _GAPS:
         raise ValueError(f"its positions are stored in an unknown way, {way!r}")

@@ -5,8 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fadeout._tables import printable, table
 from fadeout.compaction.plan import Plan
-from fadeout.measure import table
 from fadeout.storage.network_file import File
 from fadeout.storage.packed_tensor import Packed
 
@@ -48,7 +48,7 @@ class Summary:
         lines = [heads, *map(_columns, (*self.layers, self.total))]
         share = f" ({self.total.nonzero / self.total.parameters:.1%})" if self.total.parameters else ""
         counts = f"{self.total.parameters:,} parameters, {self.total.nonzero:,} of them not zero{share}"
-        end = ["", counts, *self._history(), f"file: {self.file_bytes:,} bytes"]
+        end = ["", counts, *map(printable, self._history()), f"file: {self.file_bytes:,} bytes"]
         return "\n".join([*table(lines, words=3), *end])
 
     def _history(self) -> list[str]:
@@ -99,12 +99,12 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
             layer.types.append(how.dtype)
         if tied:
             continue
-        tensor = file.tensor(name)
-        layer.bytes += tensor.nbytes
+        nonzero = file.nonzero(name)
+        layer.bytes += how.numel * how.type.itemsize
         layer.stored += file.stored_bytes(name)
         if name not in file.buffers:
-            layer.parameters += tensor.numel()
-            layer.nonzero += int(tensor.count_nonzero())
+            layer.parameters += how.numel
+            layer.nonzero += nonzero
     total = Layer("total", types=sorted({one for layer in layers.values() for one in layer.types}))
     for name in ("parameters", "nonzero", "bytes", "stored"):
         setattr(total, name, sum(getattr(layer, name) for layer in layers.values()))

@@ -17,12 +17,18 @@ from fadeout import criteria
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
 from fadeout.structures.scores import Scores
+from fadeout.torch_bridge.computed import check_stored
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout
 
 
 class Target(Protocol):
     """Which weights of one parameter are targeted, by mask or by threshold."""
+
+    @property
+    def is_threshold(self) -> bool:
+        """Whether the targeted weights are those up to :meth:`threshold`, so that nobody needs a mask."""
+        ...
 
     def mask(self, weight: Tensor) -> Tensor:
         """True where a weight is targeted."""
@@ -48,6 +54,8 @@ class Target(Protocol):
 
 class Marked:
     """The targeted weights by a mask: for every structure and criterion."""
+
+    is_threshold = False
 
     def __init__(self, mask: Tensor):
         self._mask = mask
@@ -98,6 +106,11 @@ class Bound:
     def fading(self) -> Sequence[str]:
         """The parameters whose weights may be targeted; others may take part in scores alone."""
         return list(self.parameters)
+
+    def in_words(self) -> str:
+        """What takes part, for a display."""
+        count = sum(parameter.numel() for parameter in self.parameters.values())
+        return f"{count:,} weights of {len(self.parameters)} parameters"
 
     def rank_by(self, criterion: Criterion) -> Criterion:
         """What each weight is scored by, for a criterion of which the structure may do a part itself."""
@@ -151,8 +164,11 @@ class Structure:
             [ True,  True]])
     """
 
+    _in_words: ClassVar[str] = "fadeout.Elements() or fadeout.Channels(example_input)"
     gradual: ClassVar[bool] = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
+    counts_weights: ClassVar[bool] = True
+    """What is prunable is weights themselves, not what stands for whole channels."""
     fade: ClassVar[Fade] = Progressive()
     """How targeted weights go where the user names no fade."""
 
@@ -188,6 +204,7 @@ class Structure:
             steps: of the training, as far as it is known: whether it pays to compile.
         """
         parameters = choose(model, optimizers, prunable)
+        check_stored(model, parameters)
         return self._bound(parameters, Layout(parameters, group_of(model), alone=optimizers is None), steps)
 
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> Bound:

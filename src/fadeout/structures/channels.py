@@ -1,9 +1,9 @@
 """Channels: structured pruning, its target counted in what is really gone."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
-from fadeout._checks import one_of
+from fadeout._arguments import Example, Leaves, Only, checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade
 from fadeout.graph.analysis import analyse
@@ -23,7 +23,16 @@ from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
 from fadeout.structures.channel_cost import Cost, find_cost
 from fadeout.torch_bridge.meta_copy import traceable
-from fadeout.torch_bridge.parameters import Prunable, group_of, has_two_dimensions, held_by, named, unwrap
+from fadeout.torch_bridge.parameters import (
+    Prunable,
+    check_kinds,
+    chosen_by,
+    group_of,
+    has_two_dimensions,
+    held_by,
+    named,
+    unwrap,
+)
 from fadeout.torch_bridge.sharding import Layout, is_split, local, region_of
 
 
@@ -68,30 +77,31 @@ class Channels(Structure):
     Network Slimming", ICCV 2017.
     """
 
+    _in_words = "fadeout.Channels(example_input)"
+    counts_weights = False
     gradual = False
     """The whole target from the first step: which channels stay wants to be known early."""
 
+    @checked
     def __init__(
         self,
-        example_input: Any,
+        example_input: Example,
         *,
         by: Literal["scale", "norm", "taylor"] | None = None,
         of: Of = "parameters",
         filters: bool = False,
         candidates: Literal["paper", "all"] = "paper",
-        min_channels: int = 1,
+        min_channels: Annotated[int, Only(lambda n: n >= 0, "a whole number from 0 on")] = 1,
         couple: bool = False,
-        leaves: Iterable[Any] = (),
+        leaves: Leaves = (),
     ):
-        one_of("by", by, ("scale", "norm", "taylor", None))
-        one_of("of", of, ("parameters", "operations"))
-        one_of("candidates", candidates, ("paper", "all"))
-        if min_channels < 0:
-            raise ValueError(f"min_channels is a whole number from 0 on, got {min_channels!r}")
         self.example_input, self.by, self.filters = example_input, by, filters
         self.of: Of = of
         self.candidates, self.min_channels = candidates, min_channels
         self.couple, self.leaves = couple, tuple(leaves)
+
+    def __repr__(self) -> str:
+        return f"Channels(by={self.by!r}, of={self.of!r}, candidates={self.candidates!r})"
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """How much the loss feels a channel: its scale alone says little, all of them begin alike."""
@@ -106,15 +116,16 @@ class Channels(Structure):
         steps: int = 0,
     ) -> "BoundChannels":
         """Trace the network, and find the channels that can go."""
-        network = trace(*traceable(unwrap(model), self.example_input), self.leaves)
+        network = self._trace(model)
         everything = named(model)
         layers = self._layers(network, everything, optimizers, prunable)
         parameters = {n: everything[n] for layer in layers for n in (*layer.scored, *layer.fading)}
+        check_kinds(parameters)
         layout = Layout(parameters, group_of(model), alone=optimizers is None)
-        widths = {layer.name: layer.width for layer in layers}
-        return BoundChannels(
-            self, parameters, layout, layers, find_cost(network, widths, of=self.of, couple=self.couple)
-        )
+        return BoundChannels(self, parameters, layout, layers, network)
+
+    def _trace(self, model: nn.Module) -> Network:
+        return trace(*traceable(unwrap(model), self.example_input), self.leaves)
 
     def _layers(
         self,
@@ -129,15 +140,15 @@ class Channels(Structure):
         layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
         layers = [layer for layer in layers if trained.issuperset(layer.fading)]
         if prunable is not has_two_dimensions:
-            chosen = _chosen(prunable, everything)
+            chosen = chosen_by(prunable, everything)
             layers = [layer for layer in layers if layer.fading[0] in chosen]
         removable = _removable(network, layers, self.couple)
         layers = [layer for layer in layers if layer.name in removable]
         if not layers:
             raise ValueError(
                 "no channel of this network can go: none of its batch-norms lies between layers that are "
-                "known and trained. Channels(..., by='norm') ranks layers without batch-norm, "
-                "fadeout.Elements() prunes single weights"
+                "known, chosen by prunable= and trained by the optimizer. Channels(..., by='norm') ranks "
+                "layers without batch-norm, fadeout.Elements() prunes single weights"
             )
         return layers
 
@@ -173,16 +184,31 @@ class BoundChannels(Bound):
         parameters: dict[str, nn.Parameter],
         layout: Layout,
         layers: list[Layer],
-        cost: Cost,
+        network: Network,
     ):
         super().__init__(structure, parameters, layout)
-        self.layers, self.cost = layers, cost
+        self.layers, self.cost = layers, self._cost(structure, layers, network)
         self._relative = False  # scores are compared over the mean of their layer
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
+
+    @staticmethod
+    def _cost(structure: Channels, layers: list[Layer], network: Network) -> Cost:
+        widths = {layer.name: layer.width for layer in layers}
+        return find_cost(network, widths, of=structure.of, couple=structure.couple)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "cost": self.cost.network.model}  # whose graph has functions that no file takes
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.cost = self._cost(self.structure, self.layers, self.structure._trace(state["cost"]))
 
     @property
     def fading(self) -> Sequence[str]:
         return [name for layer in self.layers for name in layer.fading]
+
+    def in_words(self) -> str:
+        return f"{sum(layer.width for layer in self.layers):,} channels of {len(self.layers)} layers"
 
     def rank_by(self, criterion: Criterion) -> Criterion:
         self._relative = criterion is _TAYLOR
@@ -301,12 +327,6 @@ def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[s
     flows = analyse(network, dead=dead, couple=couple).flows
     nodes = {str(node.target): node for node in flows if node.op == "call_module"}
     return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
-
-
-def _chosen(prunable: Prunable, everything: Mapping[str, nn.Parameter]) -> set[str]:
-    if callable(prunable):
-        return {name for name, parameter in everything.items() if prunable(name, parameter)}
-    return {prunable} if isinstance(prunable, str) else set(prunable)
 
 
 def _first(reached: Any, count: int, guess: int) -> int:

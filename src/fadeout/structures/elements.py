@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fadeout import criteria
+from fadeout._arguments import checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Latent
 from fadeout.selection import floats
@@ -21,6 +22,7 @@ from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.sharding import Layout, local
 
 
+@checked
 @dataclass(frozen=True)
 class Elements(Structure):
     """Every weight is a unit of its own: unstructured pruning.
@@ -41,10 +43,6 @@ class Elements(Structure):
     compile: bool | None = None
 
     fade: ClassVar[Fade] = Latent()
-
-    def __post_init__(self):
-        if self.scope not in ("network", "layer"):
-            raise ValueError(f"scope is 'network' or 'layer', got {self.scope!r}")
 
     def select(
         self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
@@ -103,6 +101,14 @@ class BoundElements(Bound):
             Finder(magnitude=True, work=work, compile=compile, shards=self.layout.shards(names))
             for names in layers
         ]
+
+    def check(self, sparsity: float) -> None:
+        """Raise where a target rounds to no weight at all."""
+        if not any(round(sparsity * total) for total in self._totals):
+            raise ValueError(
+                f"sparsity={sparsity:g} of {sum(self._totals)} weights is not even one: nothing would be "
+                "removed. Ask for more, or use fadeout.NoPruning for a dense run"
+            )
 
     def rank_by(self, criterion: Criterion) -> Criterion:
         """LAMP ranks the weights of a layer by magnitude: only the share of each layer is its own."""
@@ -178,6 +184,10 @@ class Below:
         self._ties = None if ties is None or not ties.numel() else ties
         # what targeted weights are below, but for ties that have to be told apart
         self._limit = lowest.threshold if lowest.ties else floats.after(lowest.threshold, passes.wide)
+
+    @property
+    def is_threshold(self) -> bool:
+        return self._ties is None
 
     def mask(self, weight: Tensor) -> Tensor:
         return self.lowest.mask(self._number, weight)

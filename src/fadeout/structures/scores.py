@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
+from fadeout._arguments import shown
 from fadeout._clock import Clock
 from fadeout.criteria import Criterion, check_elementwise
 from fadeout.torch_bridge.sharding import Layout, gradient_of, local
@@ -134,10 +135,14 @@ def scores_of(
         if own is not None:
             dense = own.to_dense() if own.is_sparse else own
             gradient = dense.to(weight.dtype) / (scales or {}).get(id(parameter), 1.0)
-        scores[name] = score = criterion(weight, gradient)
-        if score.shape != weight.shape:
+        try:
+            scores[name] = score = criterion(weight, gradient)
+        except Exception as error:
+            raise ValueError(f"the criterion {shown(criterion)} fails for {name!r}: {error}") from error
+        if not isinstance(score, Tensor) or score.shape != weight.shape:
+            given = f"scores of shape {tuple(score.shape)}" if isinstance(score, Tensor) else shown(score)
             raise ValueError(
-                f"{criterion} gave scores of shape {tuple(score.shape)} for {name!r}, "
+                f"the criterion {shown(criterion)} gave {given} for {name!r}, "
                 f"which has shape {tuple(weight.shape)}"
             )
     return scores

@@ -4,17 +4,21 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from fadeout.torch_bridge.sharding import local
+from fadeout._arguments import shown
+from fadeout.torch_bridge.meeting import ranks_of
+from fadeout.torch_bridge.sharding import local, mesh_group
 
 Prunable = Callable[[str, nn.Parameter], bool] | Iterable[str]
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
-# children that torch.compile and the checkpoint and sharding wrappers put between a module and its own
-_INSERTED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_AROUND = ("_orig_mod", "_forward_module")  # where torch.compile and Fabric keep the module that they wrap
+# children that these and the checkpoint and sharding wrappers put between a module and its own
+_INSERTED = (*_AROUND, "_original_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _MOMENTA = ("momentum_buffer", "exp_avg")  # of SGD, RMSprop and Muon, and of Adam's kin
 
 
@@ -28,21 +32,38 @@ def named(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module, inside DDP, ``torch.compile`` or ``AveragedModel``.
+    """The user's own module, inside DDP, ``torch.compile``, ``AveragedModel`` or Fabric's wrapper.
 
     >>> unwrap(nn.DataParallel(nn.Linear(2, 2)))
     Linear(in_features=2, out_features=2, bias=True)
     """
-    while True:
-        inside = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
-        if not isinstance(inside, nn.Module):
-            return model
-        model = inside
+    return _layers(model)[-1]
 
 
 def group_of(model: nn.Module) -> Any:
     """The processes among which DDP shares out a model; None where it is not wrapped by it."""
-    return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None
+    parallel = nn.parallel.DistributedDataParallel
+    return next((layer.process_group for layer in _layers(model) if isinstance(layer, parallel)), None)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """A model, what it wraps, and so on down to the user's own module."""
+    layers = [model]
+    while True:
+        model = layers[-1]
+        around = ("module",) if isinstance(model, _WRAPPERS) else _AROUND
+        inside = next((model._modules[name] for name in around if name in model._modules), None)
+        if inside is None:
+            return layers
+        layers.append(inside)
+
+
+def partners(model: Any) -> tuple[int, ...]:
+    """The ranks of the processes that train a model together; none where it is this one alone."""
+    group = None
+    if isinstance(model, nn.Module) and ranks_of():
+        group = group_of(model) or mesh_group(model.parameters())
+    return ranks_of(group)
 
 
 def has_two_dimensions(name: str, parameter: nn.Parameter) -> bool:
@@ -70,11 +91,12 @@ def choose(
             "before the parameters were replaced. Build it from model.parameters(), then the pruner"
         )
     if callable(prunable):
-        wanted = [name for name, parameter in everything.items() if prunable(name, parameter)]
+        wanted = chosen_by(prunable, everything)
     else:
         wanted = _named_by_user(model, prunable, everything, held)
     chosen = {n: p for n, p in everything.items() if n in wanted and id(p) in held and p.requires_grad}
     chosen = {n: p for n, p in chosen.items() if p.is_floating_point() and p.numel()}
+    check_kinds(chosen)
     if not chosen:
         raise ValueError(
             f"nothing to prune: of {len(everything)} parameters, {len(wanted)} are prunable, and none of "
@@ -82,6 +104,48 @@ def choose(
             "two or more dimensions are prunable; choose others with prunable="
         )
     return chosen
+
+
+def chosen_by(prunable: Prunable, everything: Mapping[str, nn.Parameter]) -> list[str]:
+    """The names that a predicate chooses, or those that the user gave."""
+    if not callable(prunable):
+        names = [prunable] if isinstance(prunable, str) else list(prunable)
+        for name in names:
+            _check_exists(name, everything)
+        return names
+    try:
+        return [name for name, parameter in everything.items() if prunable(name, parameter)]
+    except Exception as error:
+        raise ValueError(
+            f"prunable is a predicate on (name, parameter), or names; {shown(prunable)} fails: {error}"
+        ) from error
+
+
+def _check_exists(name: str, everything: Mapping[str, object]) -> None:
+    if name not in everything:
+        near = difflib.get_close_matches(name, everything, n=3) or list(everything)[:3]
+        raise ValueError(f"prunable names {name!r}, which the model does not have; it has {near} ...")
+
+
+def check_kinds(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise where the weights of a parameter cannot be compared with each other, or are not there at all."""
+    for name, parameter in parameters.items():
+        odd = (
+            "nested"
+            if parameter.is_nested
+            else "sparse"
+            if parameter.layout != torch.strided
+            else "on the meta device, without any values"
+            if parameter.is_meta
+            else f"of type {str(parameter.dtype).removeprefix('torch.')}"
+            if parameter.dtype.itemsize < 2
+            else ""
+        )
+        if odd:
+            raise ValueError(
+                f"{name!r} is {odd}, and what is pruned is dense weights of float16, bfloat16, float32 or "
+                "float64: leave it out with prunable=, or convert it before the pruner is built"
+            )
 
 
 def check_held(parameters: Mapping[str, nn.Parameter], optimizers: Sequence[Optimizer]) -> None:
@@ -111,7 +175,8 @@ def frozen(model: nn.Module, prunable: Prunable) -> list[str]:
     """The prunable parameters that do not train, by name: a pruner leaves them alone."""
     if not callable(prunable):
         return []  # names are checked one by one
-    return [name for name, p in named(model).items() if not p.requires_grad and prunable(name, p)]
+    everything = named(model)
+    return [name for name in chosen_by(prunable, everything) if not everything[name].requires_grad]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -143,9 +208,7 @@ def _named_by_user(
     first = {id(parameter): name for name, parameter in everything.items()}
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in aliases:
-            near = difflib.get_close_matches(name, aliases, n=3) or list(aliases)[:3]
-            raise ValueError(f"prunable names {name!r}, which the model does not have; it has {near} ...")
+        _check_exists(name, aliases)
         if aliases[name] not in held:
             raise ValueError(f"prunable names {name!r}, which the optimizer does not hold")
         if not everything[first[aliases[name]]].requires_grad:

@@ -6,7 +6,6 @@ everywhere follows from sums of a few numbers. Without a process group all of th
 """
 
 import sys
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from fadeout.torch_bridge.description import describe
+from fadeout.torch_bridge.meeting import meet, ranks_of
 
 
 def is_distributed(tensor: object) -> bool:
@@ -168,7 +170,7 @@ class Layout:
         self._parameters = dict(parameters)
         split = any(map(is_distributed, parameters.values()))
         together = dist.is_available() and dist.is_initialized() and (split or not alone)
-        self._group = (group or _group_of(parameters.values())) if together else None
+        self._group = (group or mesh_group(parameters.values())) if together else None
         self.size = dist.get_world_size(self._group) if together else 1
         self.sharded = self.size > 1 and split
         if self.size > 1:
@@ -226,18 +228,10 @@ class Layout:
         dist.all_reduce(values, operation or dist.ReduceOp.SUM, group=group or self._group)
         return values
 
-    def check_same(self, settings: object, what: str) -> None:
-        """Raise on all processes where their settings differ."""
-        if self.size > 1 and self._differ([zlib.crc32(repr(settings).encode())], self._group)[0]:
-            raise ValueError(f"the processes have different {what}: give all of them the same")
-
     def _check_alike(self) -> None:
         """Raise on all processes where one has another model, or other weights where they have copies."""
-        shapes = str([(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()])
-        if self._differ([zlib.crc32(shapes.encode())], self._group)[0]:
-            raise ValueError(
-                "the processes prune different parameters: build the same model, optimizer and pruner on each"
-            )
+        shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
+        meet(ranks_of(self._group), {"prunable parameters": describe(shapes)})
         names = list(self._parameters)
         found = [False] * len(names)
         for group, copied in _copies(self._parameters, self._group):
@@ -258,7 +252,7 @@ class Layout:
         return [one != -other for one, other in zip(high, low, strict=True)]
 
 
-def _group_of(parameters: Iterable[Any]) -> Any:
+def mesh_group(parameters: Iterable[Any]) -> Any:
     """The processes of the largest mesh, if it has those of all others; else None, which means all."""
     meshes = [parameter.device_mesh for parameter in parameters if is_distributed(parameter)]
     mesh = max(meshes, key=lambda one: one.size(), default=None)

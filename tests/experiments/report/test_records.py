@@ -36,10 +36,11 @@ def test_the_same_run_counts_once_and_done_counts_more_than_failed(tmp_path):
 
 
 DAMAGED = {
-    "{": "damaged, not JSON",
+    "{": "damaged, .* not JSON",
     "[]": 'no "version"',
     '{"method": "swd"}': 'no "version"',
-    json.dumps({**record(1.0), "version": 2}): r"written by a newer fadeout \(version 2",
+    json.dumps({**record(1.0), "version": 2}): "its checksum differs",
+    json.dumps({**record(1.0), "version": 3}): r"written by a newer fadeout \(version 3",
     json.dumps({**record(1.0), "version": True}): 'no "version"',
     json.dumps({**record(1.0), "hash": 3}): 'no "hash"',
     json.dumps({**record(1.0), "status": "running"}): "its \"status\" is 'running'",

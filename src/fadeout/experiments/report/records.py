@@ -1,22 +1,13 @@
 """The records of runs, read from the files that a sweep leaves behind."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Record = dict[str, Any]
-"""What one run left behind, as in its ``result.json``."""
+from fadeout.experiments.record_file import Record, check, read_record, read_records
 
-VERSION = 1
 KINDS = ("curve", "grid", "table")
-_NUMBERS = (
-    *("before", "removed", "after", "top5", "seconds"),
-    *("parameters", "parameters_left", "operations", "operations_left"),
-    *("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale"),
-)
-_TEXTS = ("data", "model", "structure", "method")
 
 
 @dataclass(frozen=True)
@@ -57,8 +48,8 @@ def read(results: Path) -> dict[str, list[Record]]:
     {'cora': 1}
     """
     found: dict[str, dict[str, Record]] = {}
-    for name, source, text in _texts(results):
-        record = _parse(text, source)
+    for name, source, record in _records(results):
+        check(record, source)
         # A single one may have failed when the experiment's file was written, and be done by now.
         homes = [records for records in found.values() if not name and record["hash"] in records]
         for records in homes or [found.setdefault(name or "runs", {})]:
@@ -73,8 +64,8 @@ def read(results: Path) -> dict[str, list[Record]]:
     return {name: list(records.values()) for name, records in found.items()}
 
 
-def _texts(results: Path) -> Iterator[tuple[str, str, bytes]]:
-    """For each record the experiment, if its file says it, where it is from, and its text."""
+def _records(results: Path) -> Iterator[tuple[str, str, Record]]:
+    """Each record, with the experiment, if its file says it, and where it is from."""
     if not results.exists():
         raise ValueError(f"no results in {results}: there is no such file or folder")
     inside = [
@@ -82,39 +73,7 @@ def _texts(results: Path) -> Iterator[tuple[str, str, bytes]]:
     ]
     for path in inside if results.is_dir() else [results]:
         if path.suffix == ".json":
-            yield "", str(path), path.read_bytes()
+            yield "", str(path), read_record(path)
         else:
-            for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-                if line.strip():
-                    yield path.stem, f"{path}, line {number}", line
-
-
-def _parse(text: bytes, source: str) -> Record:
-    try:
-        record = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{source}: damaged, not JSON ({error}); mend or delete it") from None
-    version = record.get("version") if isinstance(record, dict) else None
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(
-            f"{source}: written by a newer fadeout (version {version}, this one reads {VERSION}); update it"
-        )
-    wrong = 'it has no "version"' if version != VERSION or version is True else _wrong(record)
-    if wrong:
-        raise ValueError(f"{source}: damaged, not the record of a run ({wrong}); mend or delete it")
-    return record
-
-
-def _wrong(record: Record) -> str:
-    """Why it cannot be reported; nothing if it can."""
-    run, status = record.get("run"), record.get("status")
-    if not isinstance(record.get("hash"), str) or not isinstance(run, dict):
-        return 'it has no "hash" or no "run"'
-    if status not in ("done", "failed"):
-        return f'its "status" is {status!r}, not "done" or "failed"'
-    if status == "done" and record.get("after") is None:
-        return 'it is done, but has no accuracy "after"'
-    values = run | record
-    numbers = (name for name in _NUMBERS if not isinstance(values.get(name), (int, float, type(None))))
-    texts = (name for name in _TEXTS if not isinstance(values.get(name), (str, type(None))))
-    return ", ".join(f'"{name}" is {values[name]!r}' for name in (*numbers, *texts))
+            for number, record in read_records(path).items():
+                yield path.stem, f"{path}, line {number}", record

@@ -1,0 +1,188 @@
+"""Lightning: ``Trainer(callbacks=[Fadeout(sparsity=0.9)])``, with ``lightning`` or ``pytorch_lightning``."""
+
+import importlib
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fadeout._checks import checked_sparsity
+from fadeout.compaction.compact import compact as compacted
+from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
+from fadeout.masks import Masks
+from fadeout.methods.pruner import Pruner
+from fadeout.methods.swd import SelectiveWeightDecay
+from fadeout.schedules import Schedule
+from fadeout.torch_bridge.step_hooks import StepHooks
+
+# The two packages are the same; that which the user has imported is taken, or else that which is there.
+_OLD = "pytorch_lightning" in sys.modules or find_spec("lightning") is None
+needs("lightning", "pytorch-lightning" if _OLD and find_spec("pytorch_lightning") else "lightning", "2.2")
+_lightning: Any = importlib.import_module("pytorch_lightning" if _OLD else "lightning.pytorch")
+_WHAT = "max_epochs, max_steps, batches and accumulation"
+
+
+class Fadeout(_lightning.Callback):
+    """Prune the network while a Trainer trains it; it is as sparse as asked for when ``fit`` is over.
+
+    The steps are those that the Trainer will take, whatever it accumulates, clips or casts. The pruner's
+    state is part of every checkpoint, and ``fit(..., ckpt_path=...)`` goes on bit for bit. Removal comes at
+    the end of ``fit``, where it changes nothing; averaged weights that a later callback puts there
+    (``WeightAveraging``) get the masks too. Where training ends before the fade is complete (early stopping),
+    a warning says so, and nothing is removed. A further ``fit`` keeps the zeros.
+
+    Logged, for the progress bar and every logger: ``fadeout/sparsity`` (targeted now) and ``fadeout/factor``
+    after each step, ``fadeout/fade`` after each epoch. A ``ModelCheckpoint`` may call a network best that is
+    not sparse yet: ``ModelCheckpoint(monitor="fadeout/val_loss")`` counts ``val_loss`` only once removal
+    would change nothing.
+
+    Args:
+        sparsity: the fraction to remove.
+        steps: only for manual optimization, where the Trainer cannot know: how often all optimizers step.
+        compact: leave the smaller network in ``compacted``. The example comes from the structure, or from the
+            module's ``example_input_array``.
+        method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`.
+        arguments: for the pruner: ``structure``, ``criterion``, ``fade``, ``prunable``.
+
+    >>> import lightning.pytorch as pl
+    >>> callback = Fadeout(sparsity=0.9)
+    >>> trainer = pl.Trainer(callbacks=[callback], max_epochs=100)  # doctest: +SKIP
+    """
+
+    pruner: Pruner | None = None
+    """Of the last ``fit``."""
+    masks: Masks | None = None
+    """What stayed, once removed."""
+    compacted: nn.Module | None = None
+    """The smaller network, with ``compact=True``."""
+
+    def __init__(
+        self,
+        sparsity: float | Schedule,
+        *,
+        steps: int | None = None,
+        compact: bool = False,
+        method: Callable[..., Pruner] = SelectiveWeightDecay,
+        **arguments: Any,
+    ):
+        super().__init__()
+        self.sparsity, self.steps, self.compact = checked_sparsity(sparsity), steps, compact
+        self.method, self.arguments = method, arguments
+        self._state: dict[str, Any] | None = None  # of a checkpoint, read before there are optimizers
+        self._held: StepHooks | None = None
+
+    # Steps --------------------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self.masks is not None:  # this is a fine-tuning
+            self._held = self.masks.hold(trainer.strategy.model, trainer.optimizers)
+            return
+        if self.compact:
+            self._example(pl_module)
+        self._warn_of_checkpoints(trainer)
+        steps = self._steps(trainer, pl_module)
+        if self._state is not None:
+            check_resumed(self._state["steps"], steps, _WHAT)
+        elif trainer.global_step:
+            raise ValueError(
+                f"training goes on at step {trainer.global_step}, from a checkpoint that has no state of "
+                "Fadeout: it was trained without it. Load its weights alone, and begin anew"
+            )
+        self.pruner = self.method(
+            trainer.strategy.model, trainer.optimizers, sparsity=self.sparsity, steps=steps, **self.arguments
+        )
+        if self._state is not None:
+            self.pruner.load_state_dict(self._state)
+            self._state = None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
+        if self.pruner is not None and self.masks is None:
+            figures = {
+                "fadeout/sparsity": self.pruner.sparsity_now,
+                "fadeout/factor": self.pruner.factor_now,
+            }
+            pl_module.log_dict(figures, prog_bar=True)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.pruner is not None and self.masks is None:
+            pl_module.log("fadeout/fade", self.pruner.fade, prog_bar=True)
+            self._count_metrics(trainer)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.pruner is not None and not trainer.sanity_checking:
+            self._count_metrics(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._held is not None:
+            self._held.remove()
+            self._held = None
+        elif self.pruner is not None:
+            self.masks = finish(self.pruner)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.masks is not None:
+            self.masks.apply(pl_module)  # once more, for a callback that has put averaged weights there
+            if self.compact:
+                self.compacted = compacted(pl_module, self._example(pl_module))
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self.pruner is not None:
+            self.pruner.detach()  # a new fit makes a new one
+
+    # State --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self._state if self.pruner is None else self.pruner.state_dict()
+        return {} if state is None else {"pruner": state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._state = state_dict["pruner"]
+
+    # Inside -------------------------------------------------------------------------------------
+
+    def _steps(self, trainer: Any, pl_module: Any) -> int:
+        planned = trainer.estimated_stepping_batches
+        if not pl_module.automatic_optimization:
+            # the module steps as it likes; the Trainer's max_steps count the steps of each optimizer
+            several = len(trainer.optimizers) > 1 and trainer.max_steps != -1
+            planned = math.inf if self.steps is not None or several else planned
+        return agreed_steps(self.steps, planned, _WHAT)
+
+    def _example(self, pl_module: Any) -> Any:
+        structure = self.arguments.get("structure")
+        example = getattr(structure, "example_input", None)
+        example = getattr(pl_module, "example_input_array", None) if example is None else example
+        if example is None:
+            raise ValueError(
+                "compact=True needs an example of the network's input: set self.example_input_array in the "
+                "LightningModule, or pass structure=fadeout.Channels(example_input)"
+            )
+        return example
+
+    def _warn_of_checkpoints(self, trainer: Any) -> None:
+        for callback in trainer.checkpoint_callbacks:
+            monitor = getattr(callback, "monitor", None)
+            if monitor is not None and not monitor.startswith("fadeout/"):
+                warnings.warn(
+                    f"ModelCheckpoint(monitor={monitor!r}) may call a network best that is not sparse yet: "
+                    f"pass monitor='fadeout/{monitor}', which counts only once the fade is complete",
+                    stacklevel=2,
+                )
+
+    def _count_metrics(self, trainer: Any) -> None:
+        """Give checkpoints the metrics that they monitor, and NaN, which is never best, before it counts."""
+        monitors = {getattr(callback, "monitor", None) or "" for callback in trainer.checkpoint_callbacks}
+        wanted = [monitor for monitor in monitors if monitor.startswith("fadeout/")]
+        if not wanted:
+            return
+        assert self.pruner is not None
+        counts, metrics = self.masks is not None or self.pruner.complete, trainer.callback_metrics
+        for monitor in wanted:
+            value = metrics.get(monitor.removeprefix("fadeout/"))
+            if isinstance(value, Tensor):
+                metrics[monitor] = value.clone() if counts else torch.full_like(value, math.nan)

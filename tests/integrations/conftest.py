@@ -1,0 +1,1 @@
+import support.torchvision_stubs  # noqa: F401  before any package imports torchvision

@@ -1,0 +1,51 @@
+"""A program for test_signals.py: runs that get SIGINT and SIGTERM at random moments, and undisturbed ones.
+
+Nothing but the signals makes them save, so that without a checkpoint at each they would never come to an end.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from support.killing import RUNS, STOPPED, child, ended, finish, more_and_more, warm_up
+
+SIGNALS = 40
+
+
+def main(whole, broken):
+    random.seed(0)
+    torch.set_num_threads(1)
+    warm_up()
+    done = {"signals": 0, "saved": 0, "early": 0}
+    for run in more_and_more(RUNS):
+        start = time.monotonic()
+        finish(run, whole)
+        seconds = time.monotonic() - start
+        while done["signals"] < SIGNALS and not ended(run, broken):
+            number = child(run, broken, every=1e9)
+            time.sleep(random.uniform(0, seconds / 2))
+            os.kill(number, random.choice([signal.SIGINT, signal.SIGTERM]))
+            code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+            if code == 0:
+                continue  # it had ended before
+            done["signals"] += 1
+            # before it listened to signals it had nothing to save; else it stops, and has saved
+            done["saved"] += code == STOPPED and saved(Path(broken) / run.hash)
+            done["early"] += code in (1, -signal.SIGTERM)
+        finish(run, broken)
+        if done["signals"] >= SIGNALS:
+            break
+    print(json.dumps(done))
+
+
+def saved(folder):
+    return (folder / "checkpoint").exists() or (folder / "result.json").exists()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
