@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fadeout import Masks, SelectiveWeightDecay, criteria, plot
+from fadeout import Masks, SelectiveWeightDecay, cli, criteria, plot
 
 pytest.importorskip("matplotlib").use("agg")
 
@@ -71,6 +71,13 @@ def test_decided_of_a_run(tmp_path):
     (tmp_path / "result.json").write_text(json.dumps({"run": run, "overlap": [[0.5, 0.4], [1.0, 1.0]]}))
     (line,) = plot.decided(tmp_path).lines
     assert list(line.get_ydata()) == [40.0, 100.0]
+
+
+def test_of_a_run(tmp_path):
+    cli.main(["run", "digits", "--epochs", "2", "--steps", "5", "--results", str(tmp_path)])
+    (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert "3,816 of 38,160" in plot.layers(folder).get_xlabel()
+    assert plot.decided(folder).lines[0].get_ydata()[-1] == 100
 
 
 def record(hash, **run):

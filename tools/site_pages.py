@@ -22,6 +22,7 @@ PLACES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "README.md": "index.md",
+    "SECURITY.md": "security.md",
     **{
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
         for pattern in ("results/*.md", "results/experiments/*.md", "results/*.svg")
@@ -32,9 +33,11 @@ NEXT = {
     "changelog.md": "what is [known and open](progressive.md), or back to the [start](index.md).",
     "contributing.md": "the [architecture](architecture.md), with three walks through the code.",
     "architecture.md": "[a method of your own](how-to/own-method.md), or [contributing](contributing.md).",
+    "attacks.md": "[how to contribute](contributing.md) another.",
     "distributed.md": "the guide [Several processes](how-to/several-processes.md) in short.",
     "experiments.md": "[what came of it](results/index.md).",
     "progressive.md": "[the tables](results/index.md), or [why removal is free](concepts/removal.md).",
+    "security.md": "[what was tried against it](attacks.md).",
     "speed.md": "[all figures](results/bench.md).",
 }
 """The next step of pages that are also read elsewhere; those under ``results/`` lead back to their index."""
