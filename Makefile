@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/installed
 RIVALS := $(VENV)/rivals
 DOCS := $(VENV)/docs
 RELEASE := $(VENV)/release
+ZOO := $(VENV)/zoo
 
 .PHONY: demo test slow lint bench docs notebooks dist install clean
 
@@ -16,10 +17,10 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2
 
-slow: $(INSTALLED)
+slow: $(ZOO)
 	$(BIN)/python -m pytest -n 2 -m slow
 
-lint: $(INSTALLED)
+lint: $(ZOO)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
@@ -50,6 +51,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit('Fadeout needs Python 3.10 or newer: make PYTHON=...' if sys.version_info < (3, 10) else 0)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[experiments,export,dev]"
+	@touch $@
+
+# Trainers and networks of others, which the slow tests and the examples use. Some want a torchvision of another
+# PyTorch: without it, and without their other dependencies, they serve (tests/support/torchvision_stubs.py)
+$(ZOO): $(INSTALLED)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[zoo]"
+	$(BIN)/python -m pip install --constraint constraints.txt --no-deps timm torchvision ultralytics \
+		ultralytics-thop opencv-python-headless polars polars-runtime-32 psutil
 	@touch $@
 
 # only the benchmarks need the other tools that they compare with

@@ -148,8 +148,8 @@ def test_a_batch_that_cannot_be_dynamic(tmp_path):
         ([torch.zeros(2)], "example_input is a tensor"),
         ((torch.zeros(2, 3), torch.zeros(4, 3)), r"same first dimension, not empty; theirs are \[2, 4\]"),
         (torch.zeros(0, 3), "not empty"),
-        (torch.zeros(2, 5), "cannot trace the network"),
-        ((torch.zeros(2, 3), torch.zeros(2, 3)), "cannot trace the network"),
+        (torch.zeros(2, 5), "the model cannot be run on example_input"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), "the model cannot be run on example_input"),
     ],
 )
 def test_examples_that_do_not_fit(tmp_path, example, message):

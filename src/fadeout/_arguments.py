@@ -44,7 +44,7 @@ def _holds_tensors(value: Any) -> bool:
     return any(map(_holds_tensors, inside))
 
 
-Example = Annotated[
+ExampleInput = Annotated[
     Any,
     Only(_holds_tensors, "a tensor, a tuple of positional arguments or a mapping of keyword arguments"),
 ]

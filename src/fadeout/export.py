@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-from fadeout._arguments import Example, Only, checked, fitting_example
+from fadeout._arguments import ExampleInput, Only, checked, fitting_example
 from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.torch_bridge.modes import still
@@ -41,7 +41,7 @@ class Exported:
 def onnx(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_input: Example,
+    example_input: ExampleInput,
     *,
     tolerance: Tolerance = 1e-4,
     dynamic_batch: bool = True,
@@ -97,7 +97,7 @@ def onnx(
 def program(
     model: nn.Module,
     path: str | os.PathLike[str],
-    example_input: Example,
+    example_input: ExampleInput,
     *,
     tolerance: Tolerance = 1e-4,
     dynamic_batch: bool = True,
@@ -143,11 +143,12 @@ def _export(
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if not inputs or not all(isinstance(each, Tensor) for each in inputs):
         raise ValueError("example_input is a tensor, or a tuple of tensors, that model(*example_input) takes")
+    size = _batch_size(inputs) if dynamic_batch else 0
     with still(model), fitting_example():
         model(*_copies(inputs))
     traced, batches, axes = inputs, [inputs], {}
     if dynamic_batch:
-        size, axes = _batch_size(inputs), {0: Dim("batch")}
+        axes = {0: Dim("batch")}
         traced = _batch(inputs, max(size, 2))  # torch.export takes a size of one for a constant
         batches.append(_batch(inputs, size + 2))
     difference = 0.0

@@ -47,6 +47,10 @@ class Fade(ABC):
     latent: bool = False
     """The optimizer steps dense latent weights, and the network runs on what a threshold leaves of them."""
 
+    def settles(self, progress: float, steps: int) -> bool:
+        """Whether what is targeted at this step stays so, where there are latents."""
+        return False
+
     def check(self, group: Mapping[str, Any], label: str) -> None:
         """Raise a ``ValueError`` where a parameter group of the optimizer lacks what the fade needs."""
         return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fadeout._arguments import Example, Only, checked, fitting_example
+from fadeout._arguments import ExampleInput, Only, checked, fitting_example
 from fadeout._tables import table
 from fadeout.graph.rules.registry import rule_of_module
 from fadeout.torch_bridge.modes import still
@@ -88,7 +88,7 @@ class Measurement:
 
 
 @checked
-def measure(model: nn.Module, example_input: Example, *, repeats: Repeats = 0) -> Measurement:
+def measure(model: nn.Module, example_input: ExampleInput, *, repeats: Repeats = 0) -> Measurement:
     """Count what a network holds and what one forward pass costs, layer by layer and in all.
 
     The network runs once, in evaluation mode, and is left as it was. All figures are for the example as
@@ -141,7 +141,7 @@ def measure(model: nn.Module, example_input: Example, *, repeats: Repeats = 0) -
 
 
 @checked
-def latency(model: nn.Module, example_input: Example, repeats: Spread = 30) -> Latency:
+def latency(model: nn.Module, example_input: ExampleInput, repeats: Spread = 30) -> Latency:
     """Time the forward pass, in evaluation mode and without gradients, after three passes to warm up.
 
     Args:
@@ -184,7 +184,7 @@ def _weights(model: nn.Module) -> dict[nn.Module, Row]:
     return rows
 
 
-def _forward(model: nn.Module, example: Example) -> Callable[[], object]:
+def _forward(model: nn.Module, example: ExampleInput) -> Callable[[], object]:
     if isinstance(example, Tensor):
         return lambda: model(example)
     if isinstance(example, tuple):

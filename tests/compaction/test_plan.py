@@ -44,7 +44,7 @@ def test_plans_for_other_networks(kept):
         {"inputs": [{"shape": [1.5], "dtype": "float32"}]},
         {"inputs": [{"shape": [1], "dtype": "nn"}]},
         {"inputs": [{"shape": [1]}]},
-        {"inputs": [3]},
+        {"inputs": [{"dict": 3}]},
         {"inputs": None},
         {"kept": {"_0": ["a"]}},
         {"kept": [1]},

@@ -57,7 +57,8 @@ def test_shared_and_computed_parameters_are_not_owned():
 def test_values_that_are_overwritten():
     def forward(m, x):
         x = m.a(x)
-        return F.relu(x, inplace=True) + x
+        y = x.mean()
+        return F.relu(x, inplace=True) + y
 
     network = trace(Net(forward, a=conv(3, 2)), IMAGES.float())
     assert {node.name for node in network.overwritten} == {"a"}

@@ -126,8 +126,14 @@ def magnitudes(bound: Any) -> dict[str, Tensor]:
     return {name: parameter.detach().abs() for name, parameter in bound.parameters.items()}
 
 
+def by_channel(layer: Any, name: str, values: Tensor) -> Tensor:
+    """What belongs to each channel, of a parameter or of its mask."""
+    rows = values.unsqueeze(-1).flatten(1)
+    return rows[torch.from_numpy(layer.rows[name])].flatten(1) if name in layer.rows else rows
+
+
 def score(bound: Any, layer: Any) -> Tensor:
-    rows = [bound.parameters[name].detach().reshape(layer.width, -1) for name in layer.scored]
+    rows = [by_channel(layer, name, bound.parameters[name].detach()) for name in layer.scored]
     return torch.cat(rows, 1).norm(dim=1)
 
 
@@ -139,7 +145,8 @@ def left(
     model = copy.deepcopy(model)
     for layer in bound.layers:
         for name in layer.fading:
-            model.get_parameter(name)[dead[layer.name]] = 0
+            parameter = model.get_parameter(name)
+            parameter[layer.by_slice(name, dead[layer.name], len(parameter))] = 0
     return count(fadeout.compact(model, example, **options))
 
 
@@ -150,11 +157,12 @@ def check_target(
     bound, example = bound or bind(model, structure), structure.example_input
     bound.check(sparsity)
     marks = bound.select(magnitudes(bound), sparsity)
-    dead = {layer.name: marks[layer.fading[0]].reshape(layer.width, -1).all(1) for layer in bound.layers}
+    dead = {}
     for layer in bound.layers:
         for name in layer.fading:
-            whole = dead[layer.name].view([-1] + [1] * (marks[name].dim() - 1))
-            assert torch.equal(marks[name], whole.expand_as(marks[name]))  # channels go whole
+            rows = by_channel(layer, name, marks[name])
+            assert torch.equal(rows.any(1), rows.all(1))  # channels go whole
+            assert torch.equal(dead.setdefault(layer.name, rows.all(1)), rows.all(1))
     taken = [
         (score(bound, layer)[i], layer.name, i) for layer in bound.layers for i in dead[layer.name].nonzero()
     ]

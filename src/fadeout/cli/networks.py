@@ -5,13 +5,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fadeout import export as exporting
 from fadeout.compaction.compact import compact as cut
 from fadeout.compaction.plan import plans_of
+from fadeout.graph.example import Example
 from fadeout.measure import measure
 from fadeout.storage import network_file
 from fadeout.storage.summary import summarize
@@ -111,9 +113,11 @@ def constructor(name: str) -> Callable[[], nn.Module]:
     if not callable(found):
         raise ValueError(f"{name!r} is no function")
 
+    make = cast(Callable[[], nn.Module], found)
+
     def build() -> nn.Module:
         try:
-            return found()
+            return make()
         except Exception as error:
             raise ValueError(
                 f"{name}() makes no network ({_reason(error)}): name a function that needs no arguments"
@@ -123,19 +127,21 @@ def constructor(name: str) -> Callable[[], nn.Module]:
     return build
 
 
-def _example(network: nn.Module, shape: str) -> tuple[Tensor, ...]:
+def _example(network: nn.Module, shape: str) -> Any:
     """Inputs of the given shape, or of those that the network was compacted with."""
     inputs = _inputs(network, shape)
+    example = Example.of(inputs)
+    args, kwargs = example.fresh()
     try:
         with still(network):
-            network(*(each.clone() for each in inputs))
+            network(*args, **kwargs)
     except Exception as error:
-        sizes = " and ".join(str(tuple(each.shape)) for each in inputs)
+        sizes = " and ".join(str(tuple(each.shape)) for each in example.tensors)
         raise ValueError(f"the network does not take inputs of shape {sizes}: {_reason(error)}") from error
     return inputs
 
 
-def _inputs(network: nn.Module, shape: str) -> tuple[Tensor, ...]:
+def _inputs(network: nn.Module, shape: str) -> Any:
     parameter = next(network.parameters(), torch.empty(0))
     if shape:
         try:
@@ -145,7 +151,8 @@ def _inputs(network: nn.Module, shape: str) -> tuple[Tensor, ...]:
     plans = plans_of(network)
     if not plans:
         raise ValueError("pass the shape of an example: --input 1,3,32,32")
-    return tuple(torch.zeros(i["shape"], dtype=getattr(torch, i["dtype"])) for i in plans[-1].inputs)
+    example = plans[-1].example()
+    return example.kwargs or example.args
 
 
 def _reason(error: Exception) -> str:

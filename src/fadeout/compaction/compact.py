@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from typing import Any, overload
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
+from torch.overrides import TorchFunctionMode
 
-from fadeout._arguments import Example, Leaves, checked, shown
-from fadeout.compaction.cut import cut
+from fadeout._arguments import ExampleInput, Leaves, checked, shown
+from fadeout.compaction.cut import Cut, cut
 from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.graph.analysis import analyse
+from fadeout.graph.example import Example, tensors_in
 from fadeout.graph.trace import trace
-from fadeout.torch_bridge.modes import in_mode
+from fadeout.torch_bridge.modes import in_mode, still
 from fadeout.torch_bridge.parameters import unwrap
 
 
@@ -46,7 +48,7 @@ def compact(
 @checked
 def compact(
     model: nn.Module,
-    example_input: Example,
+    example_input: ExampleInput,
     *,
     optimizer: Optimizer | None = None,
     couple: bool = False,
@@ -64,7 +66,9 @@ def compact(
 
     Args:
         model: the network.
-        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments. Branches
+            of the forward are taken as it decides them; outputs are compared on it, and on another batch
+            size and another image size if the network takes them.
         optimizer: also carry over its state (momentum, Adam's moments) and return (module, optimizer).
         couple: both sides of an addition keep the same channels, so that no channels are gathered by index.
         for_inference: also fold constants that come out of batch-norm's running statistics, which holds
@@ -87,22 +91,35 @@ def compact(
     model = unwrap(model)
     network = trace(model, example_input, leaves)
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
-    two_ways = network.follows_training is None
+    keep_forward = not network.rewritable and not for_inference  # as Channels counts
 
-    def fits(small: nn.Module) -> bool:
-        if not _agree(model, small, network.inputs):
+    variants = network.example.variants()
+    rows = _rows(model, network.example) if variants else []
+    others = [each for each in variants if _rows(model, each) == rows != []]
+
+    def fits(found: Cut) -> bool:
+        if keep_forward and found.rewritten:
             return False
-        if not two_ways or for_inference:
+        if not all(_agree(model, found.model, each) for each in (network.example, *others)):
+            return False
+        if not keep_forward:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
-        return _agree(copy.deepcopy(model), copy.deepcopy(small), network.inputs, training=True)
+        twins = [copy.deepcopy(one) for one in (model, model, model, found.model)]
+        repeats = _agree(twins[0], twins[1], network.example, training=True)  # what is random does not
+        return not repeats or _agree(twins[2], twins[3], network.example, training=True)
 
-    found = cut(analyse(network, **options))
-    if (found.rewritten and two_ways) or not fits(found.model):
+    found = cut(analyse(network, **options, keep_forward=keep_forward))
+    if not fits(found):
         # The user's forward does more than the graph shows: only cut what it can run as it stands.
         found = cut(analyse(network, **options, keep_forward=True))
-        if not fits(found.model):
-            warnings.warn("compact() cannot keep this network's outputs, and returns it whole", stacklevel=2)
+        if not fits(found):
+            before, after = (sum(p.numel() for p in one.parameters()) for one in (model, found.model))
+            warnings.warn(
+                "compact() cannot keep this network's outputs, and returns it whole: of its "
+                f"{before:,} parameters {before - after:,} belong to dead channels, and stay",
+                stacklevel=2,
+            )
             found = cut(analyse(network, whole=True))
     small = found.model
     set_plans(small, [*plans_of(model), found.plan] if found.slices else plans_of(model))
@@ -112,10 +129,7 @@ def compact(
 def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:
     """Cut a network as another of the same architecture was cut; the weights are whatever they are."""
     device = next(iter(model.parameters()), torch.empty(0)).device
-    inputs = tuple(
-        torch.zeros(each["shape"], dtype=getattr(torch, each["dtype"]), device=device) for each in plan.inputs
-    )
-    network = trace(model, inputs, leaves)
+    network = trace(model, plan.example(device), leaves)
     analysis = analyse(network, keep_forward=plan.keep_forward, couple=plan.couple, whole=True)
     flows = {node.name: flow for node, flow in analysis.flows.items()}
     for name, kept in plan.kept.items():
@@ -132,23 +146,48 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
 
 
 @torch.no_grad()
-def _agree(model: nn.Module, small: nn.Module, inputs: tuple[Any, ...], training: bool = False) -> bool:
+def _agree(model: nn.Module, small: nn.Module, example: Example, training: bool = False) -> bool:
     """Whether two modules give the same on the example."""
     outputs = []
     for module in (model, small):
+        args, kwargs = example.fresh()
         try:
-            with in_mode(module, training), torch.random.fork_rng(devices=[]):
+            with in_mode(module, training), torch.random.fork_rng(devices=[]), _WithoutDropout():
                 torch.manual_seed(0)
-                outputs.append(pytree.tree_leaves(module(*inputs)))
+                outputs.append(tensors_in(module(*args, **kwargs)))
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
             return False
-    return all(_near(mine, theirs) for mine, theirs in zip(*outputs, strict=True))
+    mine, theirs = outputs
+    return len(mine) == len(theirs) and all(map(_near, mine, theirs))
 
 
-def _near(mine: Any, theirs: Any) -> bool:
-    """Whether two tensors are the same up to rounding; other outputs are not looked at."""
-    if not isinstance(mine, Tensor):
-        return True
+class _WithoutDropout(TorchFunctionMode):
+    """Leaves dropout out: where there are fewer channels, other numbers would be drawn for them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if "dropout" in func.__name__:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention and len(args) > 4:
+            args = (*args[:4], 0.0, *args[5:])
+        elif func is F.scaled_dot_product_attention:
+            kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+def _rows(model: nn.Module, example: Example) -> list[float]:
+    """How many rows each output has for a row of the input; empty where the network does not take it."""
+    args, kwargs = example.fresh()
+    try:
+        with still(model), torch.random.fork_rng(devices=[]):
+            outputs = tensors_in(model(*args, **kwargs))
+    except Exception:  # whatever it does with an input that it was not made for
+        return []
+    return [len(one) / len(example.tensors[0]) for one in outputs if one.dim()]
+
+
+def _near(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether two tensors are the same up to rounding."""
     if mine.shape != theirs.shape:
         return False
     near = (100 * torch.finfo(mine.dtype).eps) ** 0.5 if mine.is_floating_point() else 0.0

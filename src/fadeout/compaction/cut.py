@@ -2,16 +2,20 @@
 
 import copy
 import itertools
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from fadeout.compaction.plan import Plan
+from fadeout.graph.example import as_data
 from fadeout.graph.gather import Gather
 from fadeout.graph.rules.base import Analysis
+from fadeout.graph.sizes import Attribute, attribute_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,10 @@ def cut(analysis: Analysis) -> Cut:
     device = next(iter(editor.model.parameters()), torch.empty(0)).device
     for gather in editor.gathers.values():
         gather.to(device)
-    rewritten = bool(editor.calls) or any(_wrapped(*edge, analysis) is None for edge in editor.gathers)
+    kept = editor.set_attributes()
+    rewritten = bool(editor.calls.keys() - kept) or any(
+        _wrapped(*edge, analysis) is None for edge in editor.gathers
+    )
     renamed = {} if rewritten else _wrap(editor)
     small = _rewrite(editor) if rewritten else editor.model
     return Cut(small, _plan(editor, renamed), editor.slices, renamed, rewritten)
@@ -61,6 +68,7 @@ class _Editor:
         self.biases: list[str] = []  # modules that got one
         self.gathers: dict[tuple[fx.Node, fx.Node], Gather] = {}  # on the way from one node to another
         self.calls: dict[fx.Node, tuple[Any, tuple]] = {}  # node -> new target and arguments
+        self.attributes: dict[fx.Node, tuple[Attribute, int]] = {}  # node -> what would do instead
 
     def module(self, node: fx.Node) -> Any:
         return self.model.get_submodule(str(node.target))
@@ -90,8 +98,26 @@ class _Editor:
             self.biases.append(str(node.target))
         module.bias = nn.Parameter(bias.to(module.weight), module.weight.requires_grad)
 
-    def call(self, node: fx.Node, target: Any, args: tuple) -> None:
+    def call(self, node: fx.Node, target: Any, args: tuple, attribute: Any = None, value: int = 0) -> None:
         self.calls[node] = target, args
+        if attribute is not None:
+            self.attributes[node] = attribute, value
+
+    def set_attributes(self) -> set[fx.Node]:
+        """Change the numbers that modules keep, where all that read them agree; returns who does."""
+        readers = defaultdict[Attribute, set[fx.Node]](set)
+        for node in self.analysis.network.graph.nodes:
+            for one in pytree.tree_leaves((node.args, node.kwargs)):
+                if (attribute := attribute_of(one)) is not None:
+                    readers[attribute].add(node)
+        asked = defaultdict[Attribute, dict[fx.Node, int]](dict)
+        for node, (attribute, value) in self.attributes.items():
+            asked[attribute][node] = value
+        agreed = [one for one, by in asked.items() if by.keys() == readers[one] and len({*by.values()}) == 1]
+        for attribute in agreed:
+            value = next(iter(asked[attribute].values()))
+            setattr(self.model.get_submodule(attribute.module), attribute.name, value)
+        return {node for attribute in agreed for node in asked[attribute]}
 
     def gather(self, side: fx.Node, node: fx.Node) -> None:
         before, after = self.analysis.flows[side], self.analysis.flows[node]
@@ -116,10 +142,8 @@ def _plan(editor: _Editor, renamed: dict[str, str]) -> Plan:
     flows = {node.name: flow for node, flow in analysis.flows.items() if not flow.needed.all()}
     known = {name: flow.constant.nan_to_num(0.0) for name, flow in flows.items()}
     return Plan(
-        inputs=[
-            {"shape": list(one.shape), "dtype": str(one.dtype).removeprefix("torch.")}
-            for one in analysis.network.inputs
-        ],
+        inputs=[as_data(one) for one in analysis.network.example.args],
+        keywords={name: as_data(one) for name, one in analysis.network.example.kwargs.items()},
         kept={name: flow.kept.tolist() for name, flow in flows.items()},
         constants={
             name: {str(int(c)): float(values[c]) for c in values.nonzero().squeeze(1)}
@@ -163,6 +187,8 @@ def _wrap(editor: _Editor) -> dict[str, str]:
 def _rewrite(editor: _Editor) -> fx.GraphModule:
     """A module whose forward has the gathers and the new calls in it."""
     model, graph, copies = editor.model, fx.Graph(), dict[fx.Node, fx.Node]()
+    for name, constant in editor.analysis.network.constants.items():
+        model.register_buffer(name, constant.detach().clone(), persistent=False)
     graph.output(graph.graph_copy(editor.analysis.network.graph, copies))
     # the names are those of the state dicts, and of the files, from the first version on
     names = (name for i in itertools.count() if not hasattr(model, name := f"place_{i}"))

@@ -1,11 +1,13 @@
 """How a network was cut, as plain data."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
+
+from fadeout.graph.example import Example, from_data, tensors_of
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,7 @@ class Plan:
     """Which channels each value of a network kept: plain data, by which it can be cut again."""
 
     inputs: list[dict[str, Any]]
-    """Shape and dtype of the example."""
+    """Shape and dtype of the example's positional arguments; see :func:`fadeout.graph.example.as_data`."""
     kept: dict[str, list[int]]
     """By the name of the value in the graph, the channels that stay, where some go."""
     constants: dict[str, dict[str, float]]
@@ -22,6 +24,8 @@ class Plan:
     """Modules that were given a bias, to fold constants into."""
     keep_forward: bool
     couple: bool
+    keywords: dict[str, Any] = field(default_factory=dict)
+    """The same of its keyword arguments."""
     was: dict[str, list[int]] = field(default_factory=dict)
     """For the reader: by the names they have now, the shapes that tensors had before they were cut."""
     parameters: int = 0
@@ -30,17 +34,18 @@ class Plan:
     def __post_init__(self):
         # it may come from a file that somebody made
         try:
-            shapes = [each["shape"] for each in self.inputs]
+            tensors = tensors_of([*self.inputs, *self.keywords.values()])
+            shapes = [each["shape"] for each in tensors]
             sizes = [*shapes, *self.kept.values(), *self.was.values()]
-            types = [getattr(torch, each["dtype"]) for each in self.inputs]
             sound = (
                 all(type(size) is int and 0 <= size < 2**63 for each in sizes for size in each)
-                and all(isinstance(each, torch.dtype) for each in types)
+                and all(isinstance(getattr(torch, each["dtype"]), torch.dtype) for each in tensors)
+                and all(type(each.get("fill", 0)) in (int, bool) for each in tensors)
                 and all(isinstance(each, dict) for each in self.constants.values())
                 and all(isinstance(each, str) for each in (*self.biases, *self.was, *self.kept))
                 and type(self.parameters) is int
             )
-        except (TypeError, AttributeError, KeyError):
+        except (TypeError, AttributeError, KeyError, RecursionError):
             sound, shapes = False, []
         if not sound:
             raise ValueError("it is no plan: a field is of another kind than it should be")
@@ -49,6 +54,18 @@ class Plan:
                 f"the example has more than {_MOST_VALUES:,} values, and whoever loads it makes one of "
                 "the same size: compact it with a smaller batch"
             )
+
+    def as_data(self) -> dict[str, Any]:
+        """The fields, those that came later only where they say something: old files stay as they are."""
+        fields = asdict(self)
+        return fields if self.keywords else {k: v for k, v in fields.items() if k != "keywords"}
+
+    def example(self, device: torch.device | None = None) -> Example:
+        """Arguments like those of the example."""
+        return Example(
+            tuple(from_data(one, device) for one in self.inputs),
+            {name: from_data(one, device) for name, one in self.keywords.items()},
+        )
 
 
 def plans_of(module: nn.Module) -> list[Plan]:

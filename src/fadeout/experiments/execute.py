@@ -80,8 +80,8 @@ def execute(
         with asked_to_stop(patient=world.size > 1) as execution.stopping:
             record = execution.carry_out()
             world.first(lambda: _close(folder, record))
-            (stop,) = world.any(bool(execution.stopping))
-        if stop:  # too late to stop the run, but not what would follow it
+            (stopped,) = world.any(bool(execution.stopping))
+        if stopped:  # too late to stop the run, but not what would follow it
             raise Stopped
         return record
 

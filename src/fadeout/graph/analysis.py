@@ -35,7 +35,7 @@ def analyse(
         couple: both sides of an addition keep the same channels.
         keep_forward: only what the user's own ``forward`` can run: nothing is gathered, no number that is
             written in it changes.
-        dead: batch-norm channels (by module name) to be taken as removed, while all other weights count as
+        dead: channels (by :meth:`.Network.key`) to be taken as removed, while all other weights count as
             alive, whatever they hold. This is how a choice of channels is weighed before it is made.
         whole: everything is needed.
     """

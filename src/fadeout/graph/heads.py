@@ -40,6 +40,7 @@ class Heads(nn.Module):
         self.out_proj.out_features, self.out_proj.in_features = self.embed_dim, width
         self.num_heads = width // self.head_dim
         self.training = attention.training
+        self._qkv_same_embed_dim = False  # so that nn.TransformerEncoderLayer calls it in evaluation mode too
 
     def forward(
         self,

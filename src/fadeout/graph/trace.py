@@ -1,51 +1,58 @@
 """A network becomes a graph of calls, with the shape of every value and a rule for every call."""
 
+import os
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from fadeout._arguments import fitting_example
-from fadeout.graph.rules.base import Network
+from fadeout.graph.example import Example
+from fadeout.graph.record import Recording
+from fadeout.graph.rules.base import Network, Rule
 from fadeout.graph.rules.calls import name_of
-from fadeout.graph.rules.registry import MODULES, rule_of
+from fadeout.graph.rules.registry import MODULES, derived_rule, identity_rule, rule_of
 from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.sharding import is_distributed
 
 
 def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> Network:
-    """Trace a network with ``torch.fx``.
+    """Record a network's forward on an example, as a graph.
+
+    Questions that the forward asks about shapes, dtypes, flags and inputs are answered by the example, and
+    the graph has the way that it took; arguments that the example does not give have their defaults.
 
     Args:
-        model: the network; it is run once on the example, in evaluation mode, and left as it was.
-        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        model: the network; it is run on the example, in evaluation mode, and left as it was.
+        example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
         leaves: modules (or their classes) that the tracing shall not look into.
 
     >>> network = trace(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.zeros(1, 4))
     >>> {node.name: tuple(shape) for node, shape in network.shapes.items()}
-    {'input_1': (1, 4), '_0': (1, 8), '_1': (1, 8), 'output': (1, 8)}
+    {'input_1': (1, 4), '_0': (1, 8), '_1': (1, 8)}
     """
     if any(map(is_distributed, model.parameters())):
         raise ValueError(
             "the model's parameters are distributed over processes: call fadeout.save(model, path) on "
             "all of them, and load the file in one"
         )
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
-    with in_mode(model, training=True):
-        training_graph = _trace(model, leaves)
-    with in_mode(model, training=False):
-        graph = _trace(model, leaves)
-        shapes = _Shapes(fx.GraphModule(model, graph)).of(inputs)
+    example, chosen = Example.of(example_input), _Leaves(leaves)
+    recording = _record(model, example, chosen, training=False)
+    graph = recording.graph
     modules = dict(model.named_modules(remove_duplicate=False))
     callers = defaultdict[int, list[fx.Node]](list)
     for node in graph.nodes:
         if node.op == "call_module":
             callers[id(modules[str(node.target)])].append(node)
-    entangled, follows_training = _entangled(model, graph), _training_arguments(graph, training_graph)
-    network = Network(model, inputs, graph, shapes, modules, dict(callers), entangled, follows_training)
+    network = Network(
+        *(model, example, graph, recording.shapes, modules, dict(callers), _entangled(model, graph)),
+        follows_training=_training_arguments(recording, model, chosen, example),
+        constants=recording.constants,
+        derived=chosen.derived,
+    )
     for node in graph.nodes:  # in order: a rule may depend on those before it
         network.rules[node] = rule_of(node, network)
         before = node.all_input_nodes[:1]
@@ -54,61 +61,78 @@ def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> N
     return network
 
 
-class _Tracer(fx.Tracer):
-    def __init__(self, leaves: Iterable[Any]):
-        super().__init__()
-        self._leaves, self.path = tuple(leaves), list[str]()
+class _Leaves:
+    """The modules that are not looked into: those with a rule, torch's own, and those that the user chose."""
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        chosen = any(m is leaf or (isinstance(leaf, type) and isinstance(m, leaf)) for leaf in self._leaves)
-        return chosen or type(m) in MODULES or super().is_leaf_module(m, module_qualified_name)
+    def __init__(self, chosen: Iterable[Any]):
+        self.chosen, self.derived = tuple(chosen), dict[int, Rule]()
+        """Rules for modules whose classes have none, by id."""
+        self._known: dict[int, bool] = {}
 
-    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        self.path.append(self.path_of_module(m))
-        result = super().call_module(m, forward, args, kwargs)
-        self.path.pop()
-        return result
+    def __call__(self, module: nn.Module, args: tuple, kwargs: dict) -> bool:
+        if id(module) not in self._known:  # as in the first call, in evaluation mode
+            self._known[id(module)] = self._is_leaf(module, args, kwargs)
+        return self._known[id(module)]
+
+    def _is_leaf(self, module: nn.Module, args: tuple, kwargs: dict) -> bool:
+        if any(
+            module is leaf or (isinstance(leaf, type) and isinstance(module, leaf)) for leaf in self.chosen
+        ):
+            return True
+        if type(module) in MODULES or is_parametrized(module) or isinstance(module, torch.jit.ScriptModule):
+            return True
+        childless = next(module.children(), None) is None
+        if childless and type(module).__module__.startswith("torch."):
+            return True
+        rule = derived_rule(module, args, kwargs)
+        if rule is None and childless:
+            rule = identity_rule(module, args, kwargs)
+        if rule is not None:
+            self.derived[id(module)] = rule
+        return rule is not None
 
 
-def _trace(model: nn.Module, leaves: Iterable[Any]) -> fx.Graph:
-    tracer = _Tracer(leaves)
+def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bool) -> Recording:
+    recording = Recording(model, leaves)
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, in evaluation mode only
     try:
-        return tracer.trace(model)
+        with in_mode(model, training), torch.random.fork_rng(devices=[]):
+            recording.run(example)
     except Exception as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
+        home = os.path.dirname(torch.__file__)
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if home not in f.filename]
+        frames = [f for f in frames if os.path.dirname(__file__) not in f.filename]
         where = f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else "unknown line"
-        module = tracer.path[-1] if tracer.path else type(model).__name__
+        module = (recording.path[-1] if recording.path else "") or type(model).__name__
         raise ValueError(
-            f"the network cannot be traced: in module {module!r}, at {where}\n({error})\n"
+            f"the network cannot be traced on its example_input: in module {module!r}, at {where}\n"
+            f"({type(error).__name__}: {error})\n"
             "Pass the module (or its class) in leaves=..., so that it keeps all its channels, or prune "
             "single weights with fadeout.Elements()"
         ) from error
-
-
-class _Shapes(fx.Interpreter):
-    """Run the network once, and note the shape of every tensor."""
-
-    def of(self, inputs: tuple[Any, ...]) -> dict[fx.Node, torch.Size]:
-        self.shapes: dict[fx.Node, torch.Size] = {}
-        with torch.no_grad(), fitting_example():
-            self.run(*inputs)
-        return self.shapes
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self.shapes[n] = result.shape
-        return result
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    return recording
 
 
 def _training_arguments(
-    graph: fx.Graph, other: fx.Graph
+    recording: Recording, model: nn.Module, leaves: _Leaves, example: Example
 ) -> dict[fx.Node, list[tuple[int | str, Any, Any]]] | None:
-    """What follows the mode, from the graphs of evaluation and training; see :class:`Network`."""
-    if len(graph.nodes) != len(other.nodes):
+    """What follows the mode, from recordings in evaluation and training mode; see :class:`Network`."""
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
+    try:
+        other = _record(model, example, leaves, training=True)
+    except ValueError:
+        return None
+    finally:
+        for buffer, value in buffers.items():
+            buffer.copy_(value)
+    graphs = recording.graph.nodes, other.graph.nodes
+    if len(graphs[0]) != len(graphs[1]) or not recording.rebuilds:
         return None
     found = defaultdict(list)
-    for mine, theirs in zip(graph.nodes, other.nodes, strict=True):
+    for mine, theirs in zip(*graphs, strict=True):
         if (mine.op, str(mine.target), len(mine.args)) != (theirs.op, str(theirs.target), len(theirs.args)):
             return None
         here, there = ({**dict(enumerate(node.args)), **node.kwargs} for node in (mine, theirs))
@@ -118,6 +142,19 @@ def _training_arguments(
                     return None
                 found[mine].append((key, value, there[key]))
     return dict(found)
+
+
+def unknown_operators(network: Network) -> list[str]:
+    """The classes of modules and the functions that have no rule, with the place of the first of each."""
+    found: dict[str, str] = {}
+    for node, rule in network.rules.items():
+        if type(rule) is not Rule or node.op == "output":
+            continue
+        if node.op == "call_module":
+            found.setdefault(type(network.module(node)).__name__, f" (at {node.target})")
+        elif node in network.shapes:
+            found.setdefault(name_of(node), "()")
+    return [name + where for name, where in found.items()]
 
 
 def _entangled(model: nn.Module, graph: fx.Graph) -> set[int]:
@@ -137,4 +174,4 @@ def _is_in_place(node: fx.Node, network: Network) -> bool:
     return name.endswith("_") or name in _IN_PLACE or node.kwargs.get("inplace", False) is True
 
 
-_IN_PLACE = {"iadd", "isub", "imul", "itruediv"}
+_IN_PLACE = {"iadd", "isub", "imul", "itruediv", "setitem"}

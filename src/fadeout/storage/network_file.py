@@ -17,7 +17,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,7 +81,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             raise ValueError(f"{name!r}: {error}") from error
     fields = {
         "version": VERSION,
-        "plans": [asdict(plan) for plan in plans_of(model)],
+        "plans": [plan.as_data() for plan in plans_of(model)],
         "tensors": {name: _short(how) for name, how in packed.items()},
         "tied": tied,
         "buffers": [name for name, tensor in state.items() if not isinstance(tensor, nn.Parameter)],

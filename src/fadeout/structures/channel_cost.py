@@ -106,7 +106,7 @@ def find_cost(
 
 def _analyse(network: Network, alive: Alive, couple: bool) -> Analysis:
     dead = {name: torch.from_numpy(~mask) for name, mask in alive.items()}
-    return analyse(network, dead=dead, couple=couple)
+    return analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
 
 
 def _terms(whole: Analysis, of: Of) -> list[Term]:

@@ -98,7 +98,7 @@ def find_dependencies(
     """
     whole = analyse({name: np.ones(width, bool) for name, width in widths.items()})
     together = _together(whole)
-    layers = {str(node.target): together[node] for node in whole.flows if node.op == "call_module"}
+    layers = {whole.network.key(node): together[node] for node in whole.flows}
     atoms = np.concatenate([layers[name] for name in widths])
     probes = _probes(widths, layers)
     alive = np.stack([np.concatenate([*probe.values(), [True]]) for probe in probes])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,13 +11,13 @@ from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
-from fadeout._arguments import Example, Leaves, Only, checked
+from fadeout._arguments import ExampleInput, Leaves, Only, checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade
 from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Network, Of
 from fadeout.graph.rules.calls import source
-from fadeout.graph.trace import trace
+from fadeout.graph.trace import trace, unknown_operators
 from fadeout.selection.floats import double
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
@@ -47,6 +47,23 @@ class Layer:
     """Parameters whose slices along the first dimension fade with their channel."""
     scored: tuple[str, ...]
     """Parameters whose slices make the score of their channel."""
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """For a head, which is several slices: by parameter, (channels, slices of each)."""
+
+    def by_unit(self, name: str, sizes: Tensor) -> Tensor:
+        """The norm for each channel, from those of the slices."""
+        if name not in self.rows:
+            return sizes
+        each = sizes[torch.from_numpy(self.rows[name]).to(sizes.device)]
+        return each.norm(dim=1).masked_fill(each.isneginf().any(1), -math.inf)
+
+    def by_slice(self, name: str, dead: Tensor, count: int) -> Tensor:
+        """Which slices of a parameter belong to the channels that are dead."""
+        if name not in self.rows:
+            return dead
+        found = torch.zeros(count, dtype=torch.bool, device=dead.device)
+        found[torch.from_numpy(self.rows[name])[dead].view(-1)] = True
+        return found
 
 
 class Channels(Structure):
@@ -59,12 +76,14 @@ class Channels(Structure):
     keeps more than asked for, and removes less than one channel too much.
 
     Args:
-        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments; it
+            decides the branches of the forward that are followed.
         by: ``"scale"`` ranks by the batch-norm's scale (the paper's criterion, after Liu et al.); ``"norm"``
             by the norm of the filter with its batch-norm slice, which also makes candidates of layers
-            without batch-norm, linear layers included; ``"taylor"`` by how much the loss feels the scale,
-            ``|scale * gradient|`` averaged over steps and divided by the mean of the layer. By default
-            ``"taylor"`` where a pruner is given no criterion and no :class:`fadeout.Decay`, else ``"scale"``.
+            without batch-norm, linear layers and heads of attentions included; ``"taylor"`` by how much the
+            loss feels the scale, ``|scale * gradient|`` averaged over steps and divided by the mean of the
+            layer. By default ``"taylor"`` where a pruner is given no criterion and no
+            :class:`fadeout.Decay`, else ``"scale"``.
         of: ``"parameters"``, or ``"operations"`` for a target in multiply-accumulates.
         filters: the filters of targeted channels fade too, not only scale and shift.
         candidates: as in the paper's networks, a batch-norm that feeds an addition which another batch-norm
@@ -85,7 +104,7 @@ class Channels(Structure):
     @checked
     def __init__(
         self,
-        example_input: Example,
+        example_input: ExampleInput,
         *,
         by: Literal["scale", "norm", "taylor"] | None = None,
         of: Of = "parameters",
@@ -138,18 +157,15 @@ class Channels(Structure):
         held = None if optimizers is None else held_by(optimizers)
         trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
         layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
-        layers = [layer for layer in layers if trained.issuperset(layer.fading)]
-        if prunable is not has_two_dimensions:
-            chosen = chosen_by(prunable, everything)
-            layers = [layer for layer in layers if layer.fading[0] in chosen]
-        removable = _removable(network, layers, self.couple)
-        layers = [layer for layer in layers if layer.name in removable]
+        heads = _heads(network) if self.by == "norm" else []
+        chosen = trained if prunable is has_two_dimensions else chosen_by(prunable, everything)
+        layers, heads = (
+            [one for one in several if trained.issuperset(one.fading) and one.fading[0] in chosen]
+            for several in (layers, heads)
+        )
+        layers = [*_removable(network, layers, self.couple), *_removable(network, heads, self.couple)]
         if not layers:
-            raise ValueError(
-                "no channel of this network can go: none of its batch-norms lies between layers that are "
-                "known, chosen by prunable= and trained by the optimizer. Channels(..., by='norm') ranks "
-                "layers without batch-norm, fadeout.Elements() prunes single weights"
-            )
+            raise ValueError(_nothing_can_go(network, self.by == "norm"))
         return layers
 
     def _layer(self, node: fx.Node, network: Network) -> Layer | None:
@@ -236,7 +252,7 @@ class BoundChannels(Bound):
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         """Mark scale and shift of the channels that a removal at this sparsity would take."""
         sizes = self._sizes(scores)
-        ranked = [_together([sizes[name] for name in layer.scored]) for layer in self.layers]
+        ranked = [_together([layer.by_unit(n, sizes[n]) for n in layer.scored]) for layer in self.layers]
         ranked = [_over_mean(scores) for scores in ranked] if self._relative else ranked
         free = np.concatenate([self._free(score) for score in ranked])
         together = np.concatenate(ranked)
@@ -256,7 +272,7 @@ class BoundChannels(Bound):
         held = int(np.isneginf(together[order]).sum())  # such as a pruner keeps down are taken in any case
         chosen = alive(max(self._last, held))
         return {
-            name: self._spread(~torch.from_numpy(chosen[layer.name]), name)
+            name: self._spread(layer, ~torch.from_numpy(chosen[layer.name]), name)
             for layer in self.layers
             for name in layer.fading
         }
@@ -281,10 +297,10 @@ class BoundChannels(Bound):
         sums = self.layout.add(torch.cat(parts)).split([len(part) for part in parts])
         return {n: _roots(own) if split[n] else own for n, own in zip(names, sums, strict=True)}
 
-    def _spread(self, dead: Tensor, name: str) -> Tensor:
+    def _spread(self, layer: Layer, dead: Tensor, name: str) -> Tensor:
         """The mask of this process's block of a parameter."""
-        block = local(self.parameters[name])
-        rows = dead[region_of(self.parameters[name]).slices[0]]
+        block, region = local(self.parameters[name]), region_of(self.parameters[name])
+        rows = layer.by_slice(name, dead, region.whole[0])[region.slices[0]]
         return rows.to(block.device).view(-1, *[1] * (block.dim() - 1)).expand_as(block)
 
     def _free(self, scores: np.ndarray) -> np.ndarray:
@@ -321,12 +337,36 @@ def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
     return False
 
 
-def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> set[str]:
+def _heads(network: Network) -> list[Layer]:
+    """The heads of attentions, each of which goes as a whole."""
+    whole, found = analyse(network, dead={}), dict[str, Layer]()
+    for node, rule in network.rules.items():
+        units = rule.units(node, whole) if node in whole.flows else None
+        if units is not None and whole.flows[units.node].width > 1:
+            name, rows = network.key(units.node), tuple(units.rows)
+            found[name] = Layer(name, whole.flows[units.node].width, rows, rows, units.rows)
+    return list(found.values())
+
+
+def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
     """The layers that really lose a channel when it is dead."""
     dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
-    flows = analyse(network, dead=dead, couple=couple).flows
-    nodes = {str(node.target): node for node in flows if node.op == "call_module"}
-    return {layer.name for layer in layers if not flows[nodes[layer.name]].needed.all()}
+    flows = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable).flows
+    follow = {network.key(node): flow for node, flow in flows.items()}
+    lost = {name for name in dead if name in follow and not follow[name].needed.all()}
+    return [layer for layer in layers if layer.name in lost]
+
+
+def _nothing_can_go(network: Network, by_norm: bool) -> str:
+    kind = "layers" if by_norm else "batch-norms"
+    unknown = unknown_operators(network)
+    stopped = f". Without a rule, and so with all their channels: {', '.join(unknown)}" if unknown else ""
+    advice = "" if by_norm else "Channels(..., by='norm') ranks layers without batch-norm too, "
+    return (
+        f"no channel of this network can go: none of its {kind} lies between layers that are known, "
+        f"chosen by prunable= and trained by the optimizer{stopped}. {advice}fadeout.Elements() prunes "
+        "single weights"
+    )
 
 
 def _first(reached: Any, count: int, guess: int) -> int:

@@ -104,7 +104,8 @@ class BoundElements(Bound):
 
     def check(self, sparsity: float) -> None:
         """Raise where a target rounds to no weight at all."""
-        if not any(round(sparsity * total) for total in self._totals):
+        together = [sum(self._totals)] if self.structure.scope == "network" else self._totals
+        if not any(round(sparsity * total) for total in together):
             raise ValueError(
                 f"sparsity={sparsity:g} of {sum(self._totals)} weights is not even one: nothing would be "
                 "removed. Ask for more, or use fadeout.NoPruning for a dense run"

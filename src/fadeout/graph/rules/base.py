@@ -8,12 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.graph.example import Example
 from fadeout.graph.rules.calls import source
 
 Of = Literal["parameters", "operations"]
 
 # A value, the numbers of channels of it, and the numbers of those of the output that they belong to.
 Link = tuple[fx.Node, np.ndarray, np.ndarray]
+
+
+class Units(NamedTuple):
+    """Channels of a value, each of which is made by several rows of parameters."""
+
+    node: fx.Node
+    rows: dict[str, np.ndarray]
+    """By the name of the parameter in the network, (channels, rows of each)."""
 
 
 class Term(NamedTuple):
@@ -53,7 +62,7 @@ class Network:
     """A traced network with the shape of every value in it, as :func:`fadeout.graph.trace.trace` makes it."""
 
     model: nn.Module
-    inputs: tuple[Any, ...]
+    example: Example
     graph: fx.Graph
     shapes: dict[fx.Node, torch.Size]
     modules: dict[str, nn.Module]
@@ -64,15 +73,29 @@ class Network:
     follows_training: dict[fx.Node, list[tuple[int | str, Any, Any]]] | None
     """Arguments that depend on the mode: position or name, value in evaluation, value in training.
 
-    None where the two modes differ in more than arguments.
+    None where the two modes differ in more than arguments, or where what the forward returns cannot be made
+    by a graph: then the user's own forward must stay.
     """
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors in the graph that are neither parameters nor buffers."""
+    derived: "dict[int, Rule]" = field(default_factory=dict)
+    """By the id of a module, its rule, where its class has none."""
     overwritten: set[fx.Node] = field(default_factory=set)
     """Values that an operation changes in place although others read them too: not to be followed."""
     rules: "dict[fx.Node, Rule]" = field(default_factory=dict)
 
+    @property
+    def rewritable(self) -> bool:
+        """Whether a graph can stand in for the forward, in both modes."""
+        return self.follows_training is not None
+
     def module(self, node: fx.Node) -> Any:
         """The module that a node calls; None where it calls a function."""
         return self.modules[str(node.target)] if node.op == "call_module" else None
+
+    def key(self, node: fx.Node) -> str:
+        """The name of a value's channels: of the module that a node calls, or of the node."""
+        return str(node.target) if node.op == "call_module" else node.name
 
     def sites(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that call the same module as this one."""
@@ -127,6 +150,8 @@ class Analysis:
         if node in self.network.shapes:
             axis %= len(self.shape(node))
             assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
+        gone = None if self.dead is None or node.op == "call_module" else self.dead.get(node.name)
+        constant = constant if gone is None else constant.masked_fill(gone, 0.0)
         self.flows[node] = Flow(axis, constant.double(), torch.zeros(len(constant), dtype=torch.bool))
 
     def grow(self, node: fx.Node, needed: Tensor) -> None:
@@ -179,8 +204,8 @@ class Editor(Protocol):
     def set_bias(self, node: fx.Node, bias: Tensor) -> None:
         """Give the module a bias of these values, before it is sliced."""
 
-    def call(self, node: fx.Node, target: Any, args: tuple) -> None:
-        """Replace a call in the forward."""
+    def call(self, node: fx.Node, target: Any, args: tuple, attribute: Any = None, value: int = 0) -> None:
+        """Replace a call in the forward; or where a new value of an attribute does the same, set that."""
 
     def gather(self, side: fx.Node, node: fx.Node) -> None:
         """On the way from ``side`` to ``node``, gather the channels of the other from those of the one."""
@@ -216,6 +241,14 @@ class Rule:
         """The rule for one of several outputs, ``result[i]``; None for that of any ``x[i]``."""
         return None
 
+    def derived(self, module: Any, kind: type, args: tuple, kwargs: dict) -> "Rule | None":
+        """The rule for a module of a class derived from ``kind``; None where it might do something else.
+
+        By default, itself where the module gives on these arguments what ``kind`` would.
+        """
+        same = equal(module(*args, **kwargs), kind.forward(module, *args, **kwargs))  # pyright: ignore
+        return self if same else None
+
     # What it does to channels
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
@@ -242,6 +275,10 @@ class Rule:
     def filters(self, module: Any) -> tuple[str, ...]:
         """Those of which the slices along the first dimension make the channels."""
         return ()
+
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
+        """Channels that go when several rows of parameters are zero, such as the heads of an attention."""
+        return None
 
     # What it costs
 
@@ -309,3 +346,10 @@ def alike(one: fx.Node, node: fx.Node, a: Analysis) -> Link:
     """A link one for one."""
     numbers = np.arange(a.flows[node].width)
     return one, numbers, numbers
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two tensors are the same up to rounding."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.shape != other.shape:
+        return False
+    return one.is_meta or torch.allclose(one, other, rtol=1e-3, atol=1e-5 * (1 + float(other.abs().max())))

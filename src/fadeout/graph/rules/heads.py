@@ -4,38 +4,115 @@ import math
 from operator import getitem
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.heads import PARAMETERS, Heads, projections
-from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, alike
-from fadeout.graph.rules.calls import argument, source
+from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, Units, alike
+from fadeout.graph.rules.calls import argument, name_of, source
+from fadeout.graph.rules.pointwise import Softmax
 from fadeout.graph.rules.registry import handles
 
 
 @handles(calls=["scaled_dot_product_attention"])
 class Attention(Rule):
-    """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go."""
+    """Scaled dot-product attention on (..., heads, positions, dimensions): whole heads go.
+
+    Where several queries share a head of keys and values (``enable_gqa``), they go together.
+    """
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
         query, key, value = (a.flows.get(one) for one in inputs_of(node))
         heads = len(a.shape(node)) - 3
         if not (query and key and value) or any(f.axis != heads for f in (query, key, value)):
             return
-        if query.width == key.width == value.width == a.shape(node)[heads]:
-            a.follow(node, heads, torch.where(value.constant == 0, 0.0, math.nan))
+        if key.width == value.width and query.width == a.shape(node)[heads]:
+            constant = torch.where(value.constant == 0, 0.0, math.nan)
+            a.follow(node, heads, constant.repeat_interleave(query.width // value.width))
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        flow = a.flows.get(node)
+        if flow is None:
+            return super().needs(node, a)
+        query, key, value = inputs_of(node)
+        shared = flow.width // a.flows[value].width
+        a.tie(query, node)
+        a.tie(key, value)
+        a.grow(value, flow.needed.view(-1, shared).any(1))
+        a.grow(node, a.flows[value].needed.repeat_interleave(shared))
+        mask = argument(node, 3, "attn_mask")
+        if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
+            if mask in a.flows and a.flows[mask].axis == len(a.shape(mask)) - 3:
+                a.tie(mask, node)
+            else:
+                a.need_all(node)
+                a.need_all(mask)
+        elif isinstance(mask, fx.Node):
+            a.need_all(mask)
+
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        query, key, value = inputs_of(node)
+        numbers = np.arange(a.flows[node].width)
+        shared = len(numbers) // a.flows[value].width
+        return [alike(query, node, a), *((one, numbers // shared, numbers) for one in (key, value))]
+
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
+        return made_by_rows(inputs_of(node)[2], a)
+
+
+@handles(calls=["matmul", "bmm"])
+class Product(Rule):
+    """A product of matrices for each head: attention that is written out. Without a side, a head is zero."""
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        one, other = (a.flows.get(side) for side in self._sides(node))
+        if one is None or other is None or one.axis != other.axis or one.width != other.width:
+            return
+        ranks = {len(a.shape(each)) for each in (node, *self._sides(node))}
+        if len(ranks) == 1 and one.axis < ranks.pop() - 2 and a.shape(node)[one.axis] == one.width:
+            zero = (one.constant == 0) | (other.constant == 0)
+            a.follow(node, one.axis, torch.where(zero, 0.0, math.nan))
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         if node not in a.flows:
             return super().needs(node, a)
-        for one in inputs_of(node):
-            a.tie(one, node)
-        mask = argument(node, 3, "attn_mask")
-        if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
-            a.need_all(node)
+        for side in self._sides(node):
+            a.tie(side, node)
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        return [alike(one, node, a) for one in inputs_of(node)]
+        return [alike(side, node, a) for side in self._sides(node)]
+
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
+        weights, value = self._sides(node)
+        while a.rules[weights].keeps_alike and not isinstance(a.rules[weights], Softmax):
+            weights = source(weights)  # dropout lies between
+        return made_by_rows(value, a) if isinstance(a.rules[weights], Softmax) else None
+
+    def _sides(self, node: fx.Node) -> list[fx.Node]:
+        return [argument(node, 0, "input"), argument(node, 1, "mat2" if name_of(node) == "bmm" else "other")]
+
+
+def made_by_rows(value: fx.Node, a: Analysis) -> Units | None:
+    """The channels of a value, if it comes out of one layer and is only reshaped since."""
+    channels = np.arange(a.flows[value].width)[:, None] if value in a.flows else None
+    before = value
+    while channels is not None:
+        module, rule = a.module(before), a.rules[before]
+        if module is not None and rule.filters(module):
+            alone = before is not value and len(a.network.sites(before)) == 1
+            rows = {f"{before.target}.{name}": channels for name in rule.filters(module)}
+            return Units(value, rows) if alone else None
+        links = [link for link in rule.links(before, a) if link[0] in a.flows]
+        if len(links) != 1:
+            return None
+        before, inputs, outputs = links[0]
+        each = [np.unique(inputs[np.isin(outputs, of)]) for of in channels]
+        if before is not value and len(a.flows[before].needed) < len(each):  # several share what comes before
+            value, each = before, list(np.arange(a.flows[before].width)[:, None])
+        apart = len(np.unique(np.concatenate(each))) == sum(map(len, each))
+        channels = np.stack(each) if apart and len({*map(len, each)}) == 1 else None
+    return None
 
 
 @handles(nn.MultiheadAttention, Heads)
@@ -66,8 +143,10 @@ class HeadedAttention(Rule):
         speaks = (reads & inputs).any(1)
         width = len(speaks) * module.head_dim
         for bias in (module.in_proj_bias, module.bias_v):
-            if bias is not None:  # that of the values comes last
+            if bias is not None and a.dead is None:  # that of the values comes last
                 speaks = speaks | bias.detach().cpu().flatten()[-width:].view(len(speaks), -1).any(1)
+        if a.dead is not None and str(node.target) in a.dead:
+            speaks = ~a.dead[str(node.target)]
         a.follow(node, 0, torch.where(speaks, math.nan, 0.0))
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
@@ -110,18 +189,33 @@ class HeadedAttention(Rule):
         e.slice(node, "out_proj.bias", (outputs,))
         e.replace(node, Heads(module))
 
+    def units(self, node: fx.Node, a: Analysis) -> Units | None:
+        """The rows for the values: a head that has none says nothing."""
+        module = a.module(node)
+        if module.bias_v is not None:
+            return None
+        width = module.out_proj.in_features
+        rows = np.arange(width).reshape(-1, module.head_dim)
+        fused = module.in_proj_weight is not None
+        weight = ("in_proj_weight", rows + 2 * width) if fused else ("v_proj_weight", rows)
+        bias = [] if module.in_proj_bias is None else [("in_proj_bias", rows + 2 * width)]
+        return Units(node, {f"{node.target}.{name}": each for name, each in (weight, *bias)})
+
     def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
-        """Those of the projections: their inputs and outputs may go; heads are no candidates."""
-        module, output = a.module(node), output_of(node, a.network)
-        width, terms = module.out_proj.in_features, []
-        ends = [(one, width) for one in inputs_of(node)] + ([] if output is None else [(output, width)])
-        if of == "parameters" and output is not None and module.out_proj.bias is not None:
-            ends.append((output, 1))
-        for end, factor in ends:
+        """Those of the projections; what attention itself computes is not counted."""
+        module, output, size = a.module(node), output_of(node, a.network), a.module(node).head_dim
+        terms = []
+        for end in [*inputs_of(node), *([] if output is None else [output])]:
             shape, flow = a.shape(end), a.flows.get(end)
-            if flow is not None and flow.axis == len(shape) - 1:
-                positions = shape[-2] if len(shape) < 3 or module.batch_first else shape[0]
-                terms.append(Term(factor * (positions if of == "operations" else 1), (end,)))
+            positions = shape[-2] if len(shape) < 3 or module.batch_first else shape[0]
+            factor = size * (positions if of == "operations" else 1)
+            followed = flow is not None and flow.axis == len(shape) - 1
+            terms.append(Term(factor, (node, end)) if followed else Term(factor * shape[-1], (node,)))
+        if of == "parameters":
+            if module.in_proj_bias is not None:
+                terms.append(Term(3 * size, (node,)))
+            if output is not None and output in a.flows and module.out_proj.bias is not None:
+                terms.append(Term(1, (output,)))
         return terms
 
 

@@ -1,5 +1,6 @@
 """Rules for layers with weights: linear layers, convolutions, embeddings."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
-from fadeout.graph.rules.base import Analysis, Editor, Link, Of, Rule, Term
+from fadeout.graph.rules.base import Analysis, Editor, Link, Of, Rule, Term, equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles, versions
 
@@ -20,6 +21,32 @@ class Weighted(Rule, ABC):
     An input that is constantly zero is not needed; nor is another constant, where it can be folded into the
     bias exactly.
     """
+
+    exact = True
+    """Whether the module does what its class in torch does, and nothing besides, such as padding."""
+
+    def derived(self, module: Any, kind: type, args: tuple, kwargs: dict) -> Rule | None:
+        """Such as pad for themselves, as long as a zero in the weights means what it means to the parent."""
+        found = super().derived(module, kind, args, kwargs)
+        if found is not None or not self.filters(module):
+            return found
+        twin, x = copy.deepcopy(module), args[0].clone()
+        whole = twin(*args, **kwargs)
+        x.select(self.axis(module, x.shape), 0).zero_()  # an input that is zero, or that no weight reads
+        silent = twin(x, *args[1:], **kwargs)
+        twin.weight.data[: len(twin.weight) // self.groups(module), 0] = 0
+        if not equal(twin(*args, **kwargs), silent):
+            return None
+        twin = copy.deepcopy(module)
+        for name in self.filters(module):  # an output without weights
+            getattr(twin, name).data[0] = 0
+        axis = self.axis(module, whole.shape)
+        expected = whole.index_fill(axis, torch.tensor([0], device=whole.device), 0.0)
+        if not equal(twin(*args, **kwargs), expected):
+            return None
+        rule = copy.copy(self)
+        rule.exact = False
+        return rule
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
         values, foldable = self._inputs(node, a)
@@ -129,7 +156,7 @@ class Weighted(Rule, ABC):
             a.flows.pop(before, None)
             width = self.parts(module).shape[1] * self.groups(module)
             return torch.full((width,), math.nan).double(), torch.zeros(width, dtype=torch.bool)
-        if len(a.network.sites(node)) > 1 or not self.folds(module):
+        if len(a.network.sites(node)) > 1 or not self.exact or not self.folds(module):
             return flow.constant, flow.constant == 0
         return flow.constant, ~flow.constant.isnan()
 

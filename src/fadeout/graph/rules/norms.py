@@ -1,5 +1,6 @@
 """Rules for normalisations."""
 
+import copy
 import math
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fadeout.graph.rules.base import Analysis, Editor, Flow, Linked, Rule
+from fadeout.graph.rules.base import Analysis, Editor, Flow, Linked, Rule, equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles, versions
 
@@ -33,6 +34,8 @@ class BatchNorm(Norm, Linked):
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         module = a.module(node)
         constant = torch.full_like(flow.constant, math.nan)
+        if id(module) in a.network.derived:
+            return self._values_of(node, flow, a)
         if a.dead is not None:
             gone = a.dead.get(str(node.target))
             return constant if gone is None else constant.masked_fill(gone, 0.0)
@@ -45,6 +48,34 @@ class BatchNorm(Norm, Linked):
         if weight is not None:
             constant = torch.where(weight == 0, torch.zeros_like(weight) if bias is None else bias, constant)
         return constant
+
+    def derived(self, module: Any, kind: type, args: tuple, kwargs: dict) -> Rule | None:
+        """Such as have an activation inside: as long as each channel is treated for itself."""
+        x = args[0]
+        changed = x.clone()
+        changed[:, 0] = changed[:, 0] + 1
+        mine, other = module(*args, **kwargs), module(changed, *args[1:], **kwargs)
+        alone = mine.shape == x.shape and (x.shape[1] == 1 or equal(mine[:, 1:], other[:, 1:]))
+        return self if alone else super().derived(module, kind, args, kwargs)
+
+    def _values_of(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        """The constants that come out of a norm with an activation inside: it runs on them itself."""
+        module = copy.deepcopy(a.module(node)).cpu().double().eval()
+        known = torch.zeros(flow.width, dtype=torch.bool)
+        if a.dead is not None:
+            known = a.dead.get(str(node.target), known)
+            for own in self.scales(module):
+                getattr(module, own).data.masked_fill_(known, 0.0)
+        elif module.weight is not None:
+            known = module.weight.detach() == 0
+        if a.dead is None and a.for_inference and getattr(module, "running_var", None) is not None:
+            known = known | ~flow.constant.isnan()
+        if not bool(known.any()):
+            return torch.full_like(flow.constant, math.nan)
+        with torch.no_grad():
+            shape = [-1 if d == 1 else 1 for d in range(len(a.shape(node)))]
+            out = module(flow.constant.nan_to_num(0.0).view(shape))
+        return torch.where(known, out.view(-1), math.nan)
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         if node not in a.flows:
@@ -74,6 +105,25 @@ class BatchNorm(Norm, Linked):
     def resize(self, module: Any, channels: int) -> None:
         """Set the sizes that the module knows of itself."""
         module.num_features = channels
+
+
+@handles(*versions("InstanceNorm"))
+class InstanceNorm(BatchNorm):
+    """Each channel of each sample for itself: a constant becomes the shift, whatever the mode."""
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        batched = len(a.shape(node)) == len(a.shape(source(node))) > 2
+        return 1 if flow.axis == 1 and batched and a.shape(node)[1] == flow.width else None
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        module = a.module(node)
+        constant = super().values(node, flow, a)
+        if a.dead is not None or module.track_running_stats:
+            return constant
+        shift = (
+            torch.zeros(flow.width).double() if module.bias is None else module.bias.detach().cpu().double()
+        )
+        return torch.where(flow.constant.isnan(), constant, shift)
 
 
 @handles(nn.GroupNorm)

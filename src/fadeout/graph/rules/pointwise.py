@@ -15,7 +15,7 @@ _ACTIVATIONS = """CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyR
     SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink Threshold"""
 _FUNCTIONS = """relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh hardswish hardsigmoid hardtanh
     softplus softsign logsigmoid dropout dropout1d dropout2d dropout3d feature_dropout neg abs exp square
-    clamp contiguous clone detach float double pow"""
+    clamp contiguous clone detach float double half bfloat16 to type_as pow"""
 
 
 @handles(*versions(*_ACTIVATIONS.split(), "Dropout1d", "Dropout2d", "Dropout3d"), calls=_FUNCTIONS.split())
@@ -126,6 +126,16 @@ class Reduced(Linked):
         return torch.where(flow.constant == 0, 0.0, math.nan) if name_of(node) == "sum" else flow.constant
 
 
+class Multiple(Rule):
+    """A size times a number: its readers are looked at by :class:`.shapes.Size`."""
+
+    def factor(self, node: fx.Node) -> int:
+        return next(one for one in node.args if isinstance(one, int))
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        pass
+
+
 _OPERATIONS = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "truediv": torch.div}
 
 
@@ -141,6 +151,8 @@ class Arithmetic(Rule):
     joins = True
 
     def at(self, node: fx.Node, network: Network) -> Rule:
+        if "mul" in name_of(node) and not any(one in network.shapes for one in node.all_input_nodes):
+            return Multiple() if len(node.all_input_nodes) == 1 else Rule()
         with_a_number = len(node.all_input_nodes) == 1 and len(node.args) == 2
         return Elementwise() if with_a_number else self
 
@@ -214,3 +226,60 @@ class Arithmetic(Rule):
             if not spread and all(one is not side for side, _ in sides):
                 return None
         return sides
+
+
+@handles(calls=["where"])
+class Where(Arithmetic):
+    """``torch.where(condition, x, y)``: constant where both are the same; both keep the same channels."""
+
+    joins = False
+
+    def at(self, node: fx.Node, network: Network) -> Rule:
+        return self if len(node.args) == 3 else Rule()
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        sides = self._sides(node, a)
+        if sides is None:
+            return
+        flow, known = sides[0][1], []
+        for one in self._operands(node)[1:]:
+            value = math.nan if isinstance(one, fx.Node) else float(one)
+            own = a.flows.get(one) if isinstance(one, fx.Node) else None
+            known.append(torch.full_like(flow.constant, value) if own is None else own.constant)
+        constant = torch.where(known[0] == known[1], known[0], math.nan)
+        a.follow(node, self._axis(node, *sides[0], a), constant)
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        sides = self._sides(node, a)
+        if sides is None or node not in a.flows:
+            return Rule.needs(self, node, a)
+        for one in self._tensors(node, a):
+            if any(one is side for side, _ in sides):
+                a.tie(one, node)
+            else:
+                a.need_all(one)
+
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        pass
+
+    def _operands(self, node: fx.Node) -> list:
+        return list(node.args)
+
+
+@handles(calls=["masked_fill"])
+class Filled(Linked):
+    """Some numbers are replaced: no channel is constant any more."""
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        return torch.full_like(flow.constant, math.nan)
+
+
+@handles(nn.Softmax, calls=["softmax"])
+class Softmax(Filled):
+    """Along another dimension than that of the channels."""
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        module = a.module(node)
+        dim = argument(node, 1, "dim") if module is None else module.dim
+        beside = isinstance(dim, int) and dim % len(a.shape(node)) != flow.axis
+        return super().axis(node, flow, a) if beside else None

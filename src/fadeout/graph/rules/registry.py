@@ -59,7 +59,8 @@ def rule_of(node: fx.Node, network: Network) -> Rule:
         return Leaf()
     rule = None
     if node.op == "call_module":
-        rule = MODULES.get(type(network.module(node)))
+        module = network.module(node)
+        rule = MODULES.get(type(module)) or network.derived.get(id(module))
         if rule is not None and not (node.all_input_nodes and network.owns(node, rule.parameters)):
             rule = None
     elif node.target is getattr:
@@ -72,3 +73,21 @@ def rule_of(node: fx.Node, network: Network) -> Rule:
 def rule_of_module(module: nn.Module) -> Rule:
     """The rule that a module, or one that it is derived from, has by itself: good for what it costs."""
     return next((MODULES[kind] for kind in type(module).__mro__ if kind in MODULES), Rule())
+
+
+def derived_rule(module: nn.Module, args: tuple, kwargs: dict) -> Rule | None:
+    """The rule of the class that a module's own is derived from, where it treats these arguments alike."""
+    kind = next((kind for kind in type(module).__mro__ if kind in MODULES), None)
+    if kind is None:
+        return None
+    try:
+        return MODULES[kind].derived(module, kind, args, kwargs)
+    except Exception:  # whatever the parent does with what it was never meant for
+        return None
+
+
+def identity_rule(module: nn.Module, args: tuple, kwargs: dict) -> Rule | None:
+    """That of the identity, where a module without parameters gives what it gets: dropout of any kind."""
+    if len(args) != 1 or kwargs or next(module.parameters(), None) is not None:
+        return None
+    return MODULES[nn.Identity] if module(*args) is args[0] else None

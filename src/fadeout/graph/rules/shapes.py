@@ -2,75 +2,93 @@
 
 import math
 from abc import ABC, abstractmethod
-from operator import getitem
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from fadeout.graph.rules.base import Analysis, Editor, Flow, Leaf, Link, Linked, Network, Rule, alike
+from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Rule, alike
 from fadeout.graph.rules.calls import argument, call_with, name_of, source
+from fadeout.graph.rules.pointwise import Multiple
 from fadeout.graph.rules.registry import handles, versions
+from fadeout.graph.sizes import attribute_of
+
+
+class Regrouping(NamedTuple):
+    """How channels are regrouped: each input becomes ``spread`` outputs, or ``gathered`` inputs one output.
+
+    Where the inputs are several rows of all outputs one after the other, as queries, keys and values of one
+    projection are, ``rows`` is how many.
+    """
+
+    axis: int
+    spread: int = 1
+    gathered: int = 1
+    rows: int = 1
 
 
 class Regrouped(Rule, ABC):
     """Each channel of one side stands for several of the other, next to each other.
 
     Flattening spreads a channel over its positions; splitting features into heads, and pixel shuffle, gather
-    several into one. ``factor`` is the number of outputs for an input, or its inverse.
+    several into one.
     """
 
     @abstractmethod
-    def factor(self, node: fx.Node, flow: Flow, a: Analysis) -> tuple[int, int, int] | None:
-        """The output's axis, how many outputs an input becomes, how many inputs an output comes from."""
+    def regrouping(self, node: fx.Node, flow: Flow, a: Analysis) -> Regrouping | None:
+        """The output's axis, and how its channels come from the input's."""
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
         found = self._found(node, a)
         if found is not None:
-            flow, axis, spread, gathered = found
-            values = flow.constant.repeat_interleave(spread).view(-1, gathered)
-            a.follow(node, axis, torch.where((values == values[:, :1]).all(1), values[:, 0], math.nan))
+            flow, how = found
+            values = flow.constant.repeat_interleave(how.spread).view(how.rows, -1, how.gathered)
+            values = values.transpose(0, 1).flatten(1)
+            a.follow(node, how.axis, torch.where((values == values[:, :1]).all(1), values[:, 0], math.nan))
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         found, after = self._found(node, a), a.flows.get(node)
         if found is None or after is None:
             return super().needs(node, a)
-        before, _, spread, gathered = found
-        a.grow(node, before.needed.repeat_interleave(spread).view(-1, gathered).any(1))
-        a.grow(source(node), after.needed.repeat_interleave(gathered).view(-1, spread).any(1))
+        before, how = found
+        there = before.needed.repeat_interleave(how.spread).view(how.rows, -1, how.gathered)
+        a.grow(node, there.any(2).any(0))
+        back = after.needed.repeat_interleave(how.gathered).view(-1, how.spread).any(1)
+        a.grow(source(node), back.repeat(how.rows))
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         found = self._found(node, a)
         if found is None:
             return []
-        flow, _, spread, gathered = found
-        numbers = np.arange(flow.width * spread)
-        return [(source(node), numbers // spread, numbers // gathered)]
+        flow, how = found
+        numbers = np.arange(flow.width * how.spread)
+        outputs = numbers // how.gathered % (len(numbers) // how.gathered // how.rows)
+        return [(source(node), numbers // how.spread, outputs)]
 
-    def _found(self, node: fx.Node, a: Analysis) -> tuple[Flow, int, int, int] | None:
-        """The flow of the input, and the factor."""
+    def _found(self, node: fx.Node, a: Analysis) -> tuple[Flow, Regrouping] | None:
+        """The flow of the input, and how it is regrouped."""
         flow = a.flows.get(source(node))
-        found = None if flow is None or node not in a.network.shapes else self.factor(node, flow, a)
-        return None if flow is None or found is None else (flow, *found)
+        found = None if flow is None or node not in a.network.shapes else self.regrouping(node, flow, a)
+        return None if flow is None or found is None else (flow, found)
 
 
 @handles(*versions("PixelShuffle", "PixelUnshuffle"), calls=["pixel_shuffle", "pixel_unshuffle"])
 class Shuffled(Regrouped):
     """Pixel shuffle and its inverse."""
 
-    def factor(self, node: fx.Node, flow: Flow, a: Analysis) -> tuple[int, int, int] | None:
+    def regrouping(self, node: fx.Node, flow: Flow, a: Analysis) -> Regrouping | None:
         after = a.shape(node)[flow.axis]
         if flow.axis != len(a.shape(node)) - 3:
             return None
-        return flow.axis, max(after // flow.width, 1), max(flow.width // after, 1)
+        return Regrouping(flow.axis, max(after // flow.width, 1), max(flow.width // after, 1))
 
 
 @handles(nn.Flatten, nn.Unflatten, calls=["flatten", "reshape", "view", "unflatten"])
 class Reshaped(Regrouped):
     """``reshape``, ``view``, ``flatten``, ``unflatten`` where they leave the order of channels."""
 
-    def factor(self, node: fx.Node, flow: Flow, a: Analysis) -> tuple[int, int, int] | None:
+    def regrouping(self, node: fx.Node, flow: Flow, a: Analysis) -> Regrouping | None:
         old, new = a.shape(source(node)), a.shape(node)
         ahead, behind = math.prod(old[: flow.axis]), math.prod(old[flow.axis + 1 :])
         for axis, size in enumerate(new):
@@ -80,29 +98,38 @@ class Reshaped(Regrouped):
             divides = size % flow.width == 0 or flow.width % size == 0
             if not divides or size * after != flow.width * behind:
                 continue
-            found = axis, max(size // flow.width, 1), max(flow.width // size, 1)
-            number = self.size(node, axis, a)
-            cannot_change = a.keep_forward or not self._sizes(node, a)
-            return None if isinstance(number, int) and cannot_change else found
+            found = Regrouping(axis, max(size // flow.width, 1), max(flow.width // size, 1))
+            heads = math.prod(new[axis : axis + 2])
+            if size in (2, 3) and axis + 2 < len(new) and flow.width % heads == 0:
+                found = Regrouping(axis + 1, 1, flow.width // heads, size)  # those of keys and values
+            return found if self._can_change(node, found.axis, a) else None
         return None
+
+    def _can_change(self, node: fx.Node, axis: int, a: Analysis) -> bool:
+        """Whether what is given as the size of this dimension can be another."""
+        number = self.size(node, axis, a)
+        if not isinstance(number, int) or (self._sizes(node, a) and not a.keep_forward):
+            return True
+        return bool(self._sizes(node, a)) and attribute_of(number) is not None
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         for one in node.all_input_nodes[1:]:
             if one in a.network.shapes:  # not a size but a value
                 a.need_all(one)
         number = self.size(node, a.flows[node].axis, a) if node in a.flows else None
-        if isinstance(number, fx.Node) and not _is_size(number, a):  # where it is, Size sees to it
+        if isinstance(number, fx.Node) and a.keep_forward and not _is_size(number, a):  # else Size sees to it
             a.need_all(node)
         super().needs(node, a)
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         kept, a = e.kept(node), e.analysis
-        if kept is not None and isinstance(self.size(node, a.flows[node].axis, a), int):
+        number = None if kept is None else self.size(node, a.flows[node].axis, a)
+        if kept is not None and (isinstance(number, int) or _differs(number, node, a)):
             sizes = self._sizes(node, a)
             sizes[a.flows[node].axis] = len(kept)
             whole = isinstance(argument(node, 1, "shape"), list | tuple)
             args = (node.args[0], tuple(sizes)) if whole else (node.args[0], *sizes)
-            e.call(node, node.target, args)
+            e.call(node, node.target, args, attribute_of(number), len(kept))
 
     def size(self, node: fx.Node, axis: int, a: Analysis) -> int | fx.Node | None:
         """What the call gives as the size of this dimension; None where it leaves that open."""
@@ -115,7 +142,7 @@ class Reshaped(Regrouped):
 
     def _sizes(self, node: fx.Node, a: Analysis) -> list[Any]:
         """The sizes that are given to ``reshape`` or ``view``; a shape of another value stands for all."""
-        if name_of(node) not in ("reshape", "view"):
+        if name_of(node) not in ("reshape", "view", "expand"):
             return []
         first = argument(node, 1, "shape")
         sizes = list(first) if isinstance(first, list | tuple) else list(node.args[1:])
@@ -132,170 +159,71 @@ class Reshaped(Regrouped):
         return (dim % len(a.shape(source(node))), list(sizes)) if unflattens else (0, [])
 
 
-@handles(calls=["cat", "concat", "concatenate"])
-class Concatenated(Rule):
-    """Channels one after the other."""
-
-    def constants(self, node: fx.Node, a: Analysis) -> None:
-        parts, dim = self._parts(node), argument(node, 1, "dim", 0)
-        known = [a.flows[part] for part in parts if part in a.flows]
-        dim = dim % len(a.shape(node)) if isinstance(dim, int) else None
-        if known and all(flow.axis == dim for flow in known):
-            a.follow(node, dim, torch.cat([self._values(part, dim, a) for part in parts]))  # pyright: ignore
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow = a.flows.get(node)
-        if flow is None:
-            return super().needs(node, a)
-        parts = self._parts(node)
-        sizes = [a.shape(part)[flow.axis] for part in parts]
-        for part, needed in zip(parts, flow.needed.split(sizes), strict=True):
-            a.grow(part, needed)
-        whole = [torch.ones(size, dtype=torch.bool) for size in sizes]
-        stays = [a.flows[p].needed if p in a.flows else all_ for p, all_ in zip(parts, whole, strict=True)]
-        a.grow(node, torch.cat(stays))
-
-    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        found, first = [], 0
-        for part in self._parts(node):
-            numbers = np.arange(a.shape(part)[a.flows[node].axis])
-            found.append((part, numbers, first + numbers))
-            first += len(numbers)
-        return found
-
-    def _parts(self, node: fx.Node) -> list[fx.Node]:
-        return list(argument(node, 0, "tensors"))
-
-    def _values(self, part: fx.Node, dim: int, a: Analysis) -> Tensor:
-        if part in a.flows:
-            return a.flows[part].constant
-        return torch.full((a.shape(part)[dim],), math.nan, dtype=torch.float64)
-
-
-@handles(calls=["chunk", "split"])
-class Split(Rule):
-    """``chunk`` and ``split`` of the channels; their pieces are an :class:`Item` each."""
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        if self.pieces(node, a) is None:
-            super().needs(node, a)
-
-    def cut(self, node: fx.Node, e: Editor) -> None:
-        pieces, before = self.pieces(node, e.analysis), e.kept(source(node))
-        if pieces is not None and before is not None:
-            flow = e.analysis.flows[source(node)]
-            sizes = [int(flow.needed[piece].sum()) for piece in pieces]
-            e.call(node, torch.split, (source(node), sizes, flow.axis))
-
-    def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
-        """The channels of each piece; None where something else is split."""
-        flow, dim = a.flows.get(source(node)), argument(node, 2, "dim", 0)
-        plain = all(user.target is getitem for user in node.users)
-        if flow is None or not plain or a.keep_forward or dim % len(a.shape(source(node))) != flow.axis:
-            return None
-        number: Any = argument(node, 1, "chunks" if name_of(node) == "chunk" else "split_size_or_sections")
-        number = node.kwargs.get("split_size", number)  # as Tensor.split names it
-        whole = torch.arange(flow.width)
-        return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
-
-
-@handles(calls=["getitem"])
-class Item(Linked):
-    """``x[...]``: a piece of a split, a size, or a part of a tensor that leaves its channels whole."""
-
-    keeps_alike = False
-
-    def at(self, node: fx.Node, network: Network) -> Rule:
-        return network.rules[source(node)].of_item(node) or self
-
-    def constants(self, node: fx.Node, a: Analysis) -> None:
-        piece = self._piece(node, a)
-        if piece is None:
-            super().constants(node, a)
-        else:
-            flow = a.flows[source(source(node))]
-            a.follow(node, flow.axis, flow.constant[piece])
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        piece = self._piece(node, a)
-        if piece is None:
-            return super().needs(node, a) if source(node) in a.network.shapes else None
-        whole = source(source(node))
-        a.grow(node, a.flows[whole].needed[piece])
-        needed = torch.zeros_like(a.flows[whole].needed)
-        needed[piece] = a.flows[node].needed
-        a.grow(whole, needed)
-
-    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        piece = self._piece(node, a)
-        if piece is None:
-            return super().links(node, a)
-        return [(source(source(node)), piece.numpy(), np.arange(len(piece)))]
-
-    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
-        index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-        if not all(one is None or one is ... or isinstance(one, int | slice) for one in index):
-            return None
-        index = tuple(slice(0, 1) if _is_computed(one) else one for one in index)  # some, but not all
-        sizes = a.shape(source(node))
-        line = torch.arange(flow.width).view([-1 if d == flow.axis else 1 for d in range(len(sizes))])
-        picked = line.expand(sizes)[index]
-        for axis, size in enumerate(picked.shape):
-            whole = torch.arange(size).view([-1 if d == axis else 1 for d in range(picked.dim())])
-            if size == flow.width > 1 and torch.equal(picked, whole.expand_as(picked)):
-                return axis
-        return None
-
-    def _piece(self, node: fx.Node, a: Analysis) -> Tensor | None:
-        rule = a.rules[source(node)]
-        pieces = rule.pieces(source(node), a) if isinstance(rule, Split) else None
-        return None if pieces is None else pieces[node.args[1]]  # pyright: ignore
-
-
-def _is_computed(index: Any) -> bool:
-    """Whether an index is a slice whose ends are found out at run time."""
-    ends = (index.start, index.stop, index.step) if isinstance(index, slice) else ()
-    return any(isinstance(end, fx.Node) for end in ends)
-
-
-@handles(calls=["size"], attributes=["shape"])
+@handles(calls=["size"])
 class Size(Rule):
-    """``x.shape`` and ``x.size()``: a number of channels may go into a reshape, else it must not change."""
+    """``x.size(dim)``, as which all sizes are noted: it may go into a reshape, else it must not change.
+
+    Where the forward can be rewritten, a reshape is given the number of channels itself.
+    """
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         flow = a.flows.get(source(node))
-        for reader, dims in self._readers(node, a).items():
-            for user in reader.users:
-                rule, after = a.rules[user], a.flows.get(user)
-                asked = isinstance(rule, Reshaped) and after and rule.size(user, after.axis, a) is reader
-                if asked and flow and after and dims == {flow.axis} and flow.width == after.width:
-                    a.tie(source(node), user)
-                    continue
-                if asked:
+        if flow is None or flow.axis != int(argument(node, 1, "dim")) % len(a.shape(source(node))):
+            if a.keep_forward:
+                for user, _ in self._uses(node, a):
                     a.need_all(user)
-                if flow and flow.axis in dims:
-                    a.need_all(source(node))
+            return
+        for user, factor in self._uses(node, a):
+            after = a.flows.get(user)
+            if after is None or after.width != flow.width * factor:
+                a.need_all(source(node))
+                if a.keep_forward:
+                    a.need_all(user)
+            elif a.keep_forward:
+                a.grow(user, flow.needed.repeat_interleave(factor))
+                a.grow(source(node), after.needed.view(-1, factor).any(1))
 
-    def _readers(self, node: fx.Node, a: Analysis) -> dict[fx.Node, set[int]]:
-        """Who reads which dimensions."""
-        rank, readers = len(a.shape(source(node))), {}
-        dim = argument(node, 1, "dim") if name_of(node) == "size" else None
-        if dim is not None:
-            return {node: {dim % rank}}
+    def _uses(self, node: fx.Node, a: Analysis) -> list[tuple[fx.Node, int]]:
+        """Who makes channels of the number, and how often as many."""
+        found = []
         for user in node.users:
-            index = user.args[1] if user.target is getitem else None
-            if isinstance(index, int):
-                readers[user] = {index % rank}
-            elif isinstance(index, slice) and not _is_computed(index):
-                readers[user] = set(range(rank)[index])
-            else:
-                readers[node] = set(range(rank))
-        return readers
+            rule, after = a.rules[user], a.flows.get(user)
+            if isinstance(rule, Multiple):
+                found += [(reader, rule.factor(user)) for reader, _ in self._uses(user, a)]
+            elif not isinstance(rule, Reshaped) or (after and rule.size(user, after.axis, a) is node):
+                found.append((user, 1))
+        return found
 
 
 def _is_size(number: fx.Node, a: Analysis) -> bool:
-    """Whether a number is a size of a value, as it is."""
-    return any(isinstance(a.rules[one], Size) for one in (number, source(number)))
+    """Whether a number is a size of a value, or some times as many."""
+    return any(isinstance(a.rules[one], Size | Multiple) for one in (number, source(number)))
+
+
+def _differs(number: Any, node: fx.Node, a: Analysis) -> bool:
+    """Whether a number of channels that is asked for is not that of what is left."""
+    if not isinstance(number, fx.Node):
+        return False
+    factor, asked, rule = 1, number, a.rules[number]
+    if isinstance(rule, Multiple):
+        factor, asked = rule.factor(number), source(number)
+    if not isinstance(a.rules[asked], Size):
+        return True
+    flow, dim = a.flows.get(source(asked)), int(argument(asked, 1, "dim"))
+    rank = len(a.shape(source(asked)))
+    there = flow is not None and flow.axis == dim % rank
+    left = int(flow.needed.sum()) if flow is not None and there else a.shape(source(asked))[dim]
+    return left * factor != int(a.flows[node].needed.sum())
+
+
+@handles(calls=["expand"])
+class Expanded(Reshaped):
+    """``x.expand(sizes)`` along other dimensions than that of the channels."""
+
+    def regrouping(self, node: fx.Node, flow: Flow, a: Analysis) -> Regrouping | None:
+        axis = flow.axis + len(a.shape(node)) - len(a.shape(source(node)))
+        fits = a.shape(node)[axis] == flow.width and self._can_change(node, axis, a)
+        return Regrouping(axis) if fits else None
 
 
 @handles(calls=["transpose", "permute", "swapaxes", "movedim", "unsqueeze", "squeeze"])
@@ -319,8 +247,3 @@ class ExpandedAs(Linked):
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(one, node, a) for one in node.all_input_nodes]
-
-
-@handles(calls=["dim"], attributes=["device", "dtype", "ndim"])
-class Ignored(Leaf):
-    """Asks for something that has nothing to do with channels: ``x.device``, ``x.dtype``, ``x.dim()``."""

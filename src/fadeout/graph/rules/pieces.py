@@ -1,0 +1,190 @@
+"""Rules for operators that put values together or take them apart: concatenation, splitting, indexing."""
+
+import math
+from operator import getitem
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Network, Rule, alike
+from fadeout.graph.rules.calls import argument, name_of, source
+from fadeout.graph.rules.registry import handles
+
+
+@handles(calls=["cat", "concat", "concatenate"])
+class Concatenated(Rule):
+    """Channels one after the other; or along another dimension, where all parts keep the same channels."""
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        parts, dim = self._parts(node, a), argument(node, 1, "dim", 0)
+        known = [a.flows[part] for part in parts if part in a.flows]
+        dim = dim % len(a.shape(node)) if isinstance(dim, int) else None
+        if known and dim is not None and all(flow.axis == dim for flow in known):
+            a.follow(node, dim, torch.cat([self._values(part, dim, a) for part in parts]))
+        elif (
+            len(known) == len(parts)
+            and len({(flow.axis, flow.width) for flow in known}) == 1
+            and dim is not None
+        ):
+            values = torch.stack([flow.constant for flow in known])
+            same = (values == values[:1]).all(0)
+            a.follow(node, known[0].axis, torch.where(same, values[0], math.nan))
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        flow, parts = a.flows.get(node), self._parts(node, a)
+        if flow is None:
+            return super().needs(node, a)
+        if not self._lines_up(node, a):
+            for part in parts:
+                a.tie(part, node)
+            return
+        sizes = [a.shape(part)[flow.axis] for part in parts]
+        for part, needed in zip(parts, flow.needed.split(sizes), strict=True):
+            a.grow(part, needed)
+        whole = [torch.ones(size, dtype=torch.bool) for size in sizes]
+        stays = [a.flows[p].needed if p in a.flows else all_ for p, all_ in zip(parts, whole, strict=True)]
+        a.grow(node, torch.cat(stays))
+
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        if not self._lines_up(node, a):
+            return [alike(part, node, a) for part in self._parts(node, a)]
+        found, first = [], 0
+        for part in self._parts(node, a):
+            numbers = np.arange(a.shape(part)[a.flows[node].axis])
+            found.append((part, numbers, first + numbers))
+            first += len(numbers)
+        return found
+
+    def _parts(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        parts = list(argument(node, 0, "tensors"))
+        return [part for part in parts if a.shape(part) != (0,)]  # such as begin an empty cache
+
+    def _lines_up(self, node: fx.Node, a: Analysis) -> bool:
+        """Whether it is channels that come one after the other."""
+        return argument(node, 1, "dim", 0) % len(a.shape(node)) == a.flows[node].axis
+
+    def _values(self, part: fx.Node, dim: int, a: Analysis) -> Tensor:
+        if part in a.flows:
+            return a.flows[part].constant
+        return torch.full((a.shape(part)[dim],), math.nan, dtype=torch.float64)
+
+
+@handles(calls=["chunk", "split"])
+class Split(Rule):
+    """``chunk`` and ``split`` of the channels; their pieces are an :class:`Item` each."""
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        if self.pieces(node, a) is None:
+            super().needs(node, a)
+
+    def cut(self, node: fx.Node, e: Editor) -> None:
+        pieces, before = self.pieces(node, e.analysis), e.kept(source(node))
+        if pieces is not None and before is not None:
+            flow = e.analysis.flows[source(node)]
+            sizes = [int(flow.needed[piece].sum()) for piece in pieces]
+            e.call(node, torch.split, (source(node), sizes, flow.axis))
+
+    def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
+        """The channels of each piece; None where something else is split."""
+        flow, dim = a.flows.get(source(node)), argument(node, 2, "dim", 0)
+        plain = all(user.target is getitem for user in node.users)
+        if flow is None or not plain or a.keep_forward or dim % len(a.shape(source(node))) != flow.axis:
+            return None
+        number: Any = argument(node, 1, "chunks" if name_of(node) == "chunk" else "split_size_or_sections")
+        number = node.kwargs.get("split_size", number)  # as Tensor.split names it
+        whole = torch.arange(flow.width)
+        return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
+
+
+@handles(calls=["getitem"])
+class Item(Linked):
+    """``x[...]``: a piece of a split, a size, or a part of a tensor that leaves its channels whole."""
+
+    keeps_alike = False
+
+    def at(self, node: fx.Node, network: Network) -> Rule:
+        return network.rules[source(node)].of_item(node) or self
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        piece = self._piece(node, a)
+        if piece is None:
+            super().constants(node, a)
+        else:
+            flow = a.flows[source(source(node))]
+            a.follow(node, flow.axis, flow.constant[piece])
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        piece = self._piece(node, a)
+        if piece is None:
+            return super().needs(node, a) if source(node) in a.network.shapes else None
+        whole = source(source(node))
+        a.grow(node, a.flows[whole].needed[piece])
+        needed = torch.zeros_like(a.flows[whole].needed)
+        needed[piece] = a.flows[node].needed
+        a.grow(whole, needed)
+
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        piece = self._piece(node, a)
+        if piece is None:
+            return super().links(node, a)
+        return [(source(source(node)), piece.numpy(), np.arange(len(piece)))]
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        if not all(one is None or one is ... or isinstance(one, int | slice) for one in index):
+            return None
+        index = tuple(slice(0, 1) if _is_computed(one) else one for one in index)  # some, but not all
+        sizes = a.shape(source(node))
+        line = torch.arange(flow.width).view([-1 if d == flow.axis else 1 for d in range(len(sizes))])
+        picked = line.expand(sizes)[index]
+        for axis, size in enumerate(picked.shape):
+            whole = torch.arange(size).view([-1 if d == axis else 1 for d in range(picked.dim())])
+            if size == flow.width > 1 and torch.equal(picked, whole.expand_as(picked)):
+                return axis
+        return None
+
+    def _piece(self, node: fx.Node, a: Analysis) -> Tensor | None:
+        rule = a.rules[source(node)]
+        pieces = rule.pieces(source(node), a) if isinstance(rule, Split) else None
+        return None if pieces is None else pieces[node.args[1]]  # pyright: ignore
+
+
+def _is_computed(index: Any) -> bool:
+    """Whether an index is a slice whose ends are found out at run time."""
+    ends = (index.start, index.stop, index.step) if isinstance(index, slice) else ()
+    return any(isinstance(end, fx.Node) for end in ends)
+
+
+@handles(calls=["unbind"])
+class Unbound(Rule):
+    """``x.unbind(dim)``: its pieces are an :class:`UnboundItem` each."""
+
+    def of_item(self, node: fx.Node) -> Rule:
+        return UnboundItem()
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        flow = a.flows.get(source(node))
+        if flow is not None and flow.axis == unbound_dim(node, a):
+            a.need_all(source(node))
+
+
+class UnboundItem(Rule):
+    """One of the pieces, which all have the channels of the whole."""
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        flow, dim = a.flows.get(source(source(node))), unbound_dim(source(node), a)
+        if flow is not None and flow.axis != dim:
+            a.follow(node, flow.axis - (dim < flow.axis), flow.constant)
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        a.tie(source(source(node)), node)
+
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        return [alike(source(source(node)), node, a)]
+
+
+def unbound_dim(node: fx.Node, a: Analysis) -> int:
+    """The dimension that goes."""
+    return int(argument(node, 1, "dim", 0)) % len(a.shape(source(node)))
