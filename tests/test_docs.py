@@ -53,6 +53,13 @@ def test_every_guide_has_a_program():
     assert pages == {Path(program.page).name for program in PROGRAMS if "/how-to/" in program.page}
 
 
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 @pytest.mark.filterwarnings("default")  # those of the packages that a page needs
 @pytest.mark.parametrize("program", HERE, ids=lambda p: f"{p.page} {p.needs}".strip())
 def test_program(program, tmp_path, monkeypatch, capsys):
