@@ -32,13 +32,14 @@ def test_a_hop_goes_from_one_file_to_another(count):
     walk = count.Walk()
     with walk:
         fadeout.schedules.cubic(0.9)(0.5)  # within one file, whoever calls
-    assert walk.files == ["schedules"]
-    assert not walk.hops
+    assert [file for file in walk.files if file != "_arguments"] == ["schedules"]
+    assert not [hop for hop in walk.hops if "_arguments" not in "".join(hop)]
     with walk:
         fadeout.Progressive().target(0.5, 100)
-    assert walk.files == ["schedules", "fades"]
-    assert walk.hops
-    assert all(a.startswith("fades:") and b.startswith("schedules:") for a, b in walk.hops)
+    assert [file for file in walk.files if file != "_arguments"] == ["schedules", "fades"]
+    hops = [hop for hop in walk.hops if "_arguments" not in "".join(hop)]
+    assert hops
+    assert all(a.startswith("fades:") and b.startswith("schedules:") for a, b in hops)
 
 
 def test_the_step_visits_the_hooks_the_method_and_the_fade(count):

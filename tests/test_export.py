@@ -13,6 +13,7 @@ import fadeout
 from fadeout._checks import MissingExtraError
 from fadeout.graph.gather import Gather
 
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
@@ -95,6 +96,51 @@ def test_several_inputs_and_outputs(tmp_path):
     torch.testing.assert_close(scaled, inputs[0] * 3)
     torch.testing.assert_close(total, inputs[2].sum(1))
     assert torch.equal(largest, inputs[0].argmax(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sparse_initializers(tmp_path, dtype):
+    """Those with enough zeros, and only those; the file is smaller, and the outputs are equal."""
+    model = nn.Sequential(nn.Linear(40, 60), nn.ReLU(), nn.Linear(60, 50), nn.ReLU(), nn.Linear(50, 7)).to(
+        dtype
+    )
+    fadeout.methods.one_shot(model, 0.95, prunable=["0.weight"])
+    fadeout.methods.one_shot(model, 0.6, prunable=["2.weight"])
+    model[4].weight.data.zero_()
+    example = torch.randn(3, 40, dtype=dtype)
+    dense = fadeout.export.onnx(model, tmp_path / "dense.onnx", example, tolerance=1e-2)
+    sparse = fadeout.export.onnx(model, tmp_path / "sparse.onnx", example, tolerance=1e-2, sparse=True)
+    graph = onnx.load(str(sparse.path)).graph
+    assert [each.values.name for each in graph.sparse_initializer] == ["0.weight", "4.weight"]
+    assert sorted(each.name for each in graph.initializer) == ["0.bias", "2.bias", "2.weight", "4.bias"]
+    onnx.checker.check_model(str(sparse.path))
+    each = dtype.itemsize
+    spared = (40 * 60 - 120) * each - 120 * 8 + 50 * 7 * each
+    assert spared - 200 < dense.bytes - sparse.bytes < spared
+    assert torch.equal(*(run(file.path, example)[0] for file in (dense, sparse)))
+
+
+def test_a_dense_network_has_no_sparse_initializers(tmp_path):
+    plain, sparse = (
+        fadeout.export.onnx(nn.Linear(4, 4), tmp_path / "model.onnx", torch.randn(1, 4), sparse=sparse).bytes
+        for sparse in (False, True)
+    )
+    assert plain == sparse
+
+
+def test_sparse_tensors_that_come_back_wrong_are_noticed(tmp_path, monkeypatch):
+    def shifted(model):
+        for each in (made := right(model)).graph.sparse_initializer:
+            each.indices.raw_data = each.indices.raw_data[8:] + each.indices.raw_data[:8]
+        return made
+
+    right = fadeout.export._sparse
+    monkeypatch.setattr(fadeout.export, "_sparse", shifted)
+    model = nn.Linear(40, 60)
+    fadeout.methods.one_shot(model, 0.95)
+    with pytest.raises(RuntimeError, match=r"are off by|cannot be made"):
+        fadeout.export.onnx(model, tmp_path / "model.onnx", torch.randn(1, 40), sparse=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_program_of_a_compact_residual_network(compact, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import fadeout
 from fadeout import models
 from fadeout.measure import Latency, latency, measure
 
@@ -255,11 +256,11 @@ def test_wrappers_leave_no_trace_in_the_names():
 
 def test_table_and_dictionary():
     found = measure(models.lenet5(), torch.zeros(1, 1, 28, 28), repeats=3)
-    *table, last = str(found).splitlines()
+    *table, stored, last = str(found).splitlines()
     assert len({len(line) for line in table}) == 1
     assert table[0].split()[:4] == ["layer", "type", "calls", "parameters"]
     assert table[-1].split()[:4] == ["total", "LeNet5", "1", "61,706"]
-    assert last == f"latency {found.latency}"
+    assert (stored, last) == (str(found.stored), f"latency {found.latency}")
     read = json.loads(json.dumps(found.to_dict()))
     assert read["total"]["parameters"] == 61_706
     assert read["rows"][1]["operations_input"] == 470_400
@@ -280,3 +281,26 @@ def test_what_cannot_be_measured():
         latency(nn.Linear(2, 2), torch.zeros(1, 2), repeats=1)
     with pytest.raises(ValueError, match="meta device cannot be timed"):
         latency(nn.Linear(2, 2, device="meta"), torch.zeros(1, 2, device="meta"))
+
+
+def test_bytes_of_each_form(tmp_path):
+    """The estimate for a file is that of its tensors: what is left is the header."""
+    model = nn.Sequential(nn.Linear(300, 200), nn.BatchNorm1d(200), nn.Linear(200, 100))
+    fadeout.methods.one_shot(model, 0.95)
+    found = fadeout.measure(model, torch.zeros(1, 300))
+    stored = found.stored
+    assert stored.dense == found.total.bytes
+    fadeout.save(model, tmp_path / "model.safetensors")
+    header = (tmp_path / "model.safetensors").stat().st_size - stored.saved
+    assert -50 < header < 3000
+    # of a batch-norm that has not trained, two of four vectors are zero
+    assert stored.onnx == 12 * round(0.05 * 80_000) + 4 * (200 + 100) + 2 * 4 * 200 + 8
+    assert f"{stored.saved:,} by fadeout.save" in str(found)
+    assert found.to_dict()["stored"] == {"dense": stored.dense, "saved": stored.saved, "onnx": stored.onnx}
+
+
+def test_bytes_of_a_network_without_zeros_or_values():
+    found = fadeout.measure(nn.Linear(3, 3), torch.zeros(1, 3)).stored
+    assert (found.dense, found.saved, found.onnx) == (48, 48, 48)
+    meta = fadeout.measure(nn.Linear(3, 3, device="meta"), torch.zeros(1, 3, device="meta")).stored
+    assert meta.dense == meta.onnx == 48

@@ -22,7 +22,7 @@ LISTED = Path(__file__).parent / "fixtures" / "public_interface.txt"
 # What only the library itself calls, although it has no underscore.
 INSIDE = {
     *("as_schedule", "begin", "bind", "check_elementwise", "end", "evaluation", "join", "open"),
-    *("gradual", "ranked_together", "select"),
+    *("gradual", "grouped", "mark", "ranked_together", "select"),
 }
 
 
@@ -111,6 +111,8 @@ def _results() -> dict[str, Any]:
         "Masks.hold()": masks.hold(model, optimizer),
         "Channels": channels,
         "Elements": fadeout.Elements(),
+        "Blocks": fadeout.Blocks(16, 16),
+        "NM": fadeout.NM(2, 4),
         "Decay": fadeout.Decay(1.0),
         "Progressive": fadeout.Progressive(),
         "moving_average": criteria.moving_average(criteria.taylor),

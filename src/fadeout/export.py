@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
@@ -45,6 +46,7 @@ def onnx(
     *,
     tolerance: Tolerance = 1e-4,
     dynamic_batch: bool = True,
+    sparse: bool = False,
 ) -> Exported:
     """Export a network, in evaluation mode, to one ONNX file.
 
@@ -59,6 +61,10 @@ def onnx(
         tolerance: the largest difference to accept; where the largest output of the model is above one,
             as a fraction of that.
         dynamic_batch: the file takes batches of any size, in the first dimension of all inputs.
+        sparse: tensors with enough zeros, in float32 two of three, are written as ``sparse_initializer``:
+            each value that is not zero with its position, twelve bytes in all. The file is smaller, and as
+            fast as a dense one: onnxruntime unpacks the tensors when it loads them. Other readers may not
+            know of sparse initializers.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +82,8 @@ def onnx(
             exported, (), dynamo=True, external_data=False, verbose=False, dynamic_shapes=shapes
         )
         assert made is not None
-        file.write_bytes(_plain(made.model_proto).SerializeToString())
+        plain = _plain(made.model_proto)
+        file.write_bytes((_sparse(plain) if sparse else plain).SerializeToString())
 
     def open_file(file: Path) -> Run:
         options = onnxruntime.SessionOptions()
@@ -230,6 +237,35 @@ def _plain(model: Any) -> Any:
     del graph.value_info[:]
     for each in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del each.metadata_props[:]
+    return model
+
+
+_FLOATS = {1: "f4", 10: "f2", 11: "f8"}  # of ONNX: FLOAT, FLOAT16, DOUBLE
+_INT64 = 7
+
+
+def _sparse(model: Any) -> Any:
+    """An ONNX model in which tensors are sparse where that takes fewer bytes.
+
+    What is stored is the values that are not zero, and their positions row by row.
+    """
+    dense = list(model.graph.initializer)
+    del model.graph.initializer[:]
+    for tensor in dense:
+        values = np.frombuffer(tensor.raw_data, _FLOATS.get(tensor.data_type, "u1"))
+        positions = values.nonzero()[0]
+        if tensor.data_type not in _FLOATS or len(positions) * (values.itemsize + 8) >= values.nbytes:
+            model.graph.initializer.append(tensor)
+            continue
+        made = model.graph.sparse_initializer.add()
+        made.dims.extend(tensor.dims)
+        for part, kind, numbers in (
+            (made.values, tensor.data_type, values[positions]),
+            (made.indices, _INT64, positions.astype("<i8")),
+        ):
+            part.data_type, part.raw_data = kind, numbers.tobytes()
+            part.dims.append(len(numbers))
+        made.values.name = tensor.name
     return model
 
 

@@ -84,6 +84,8 @@ def test_run_trains_prunes_and_says_what_came_of_it(fadeout, tmp_path):
         (["digits", "--sparsity", "90"], "sparsity is a fraction between 0 and 1, got 90.0"),
         (["digits", "--method", "growing_decay"], "pass --a-min and --a-max"),
         (["digits", "--method", "liu"], "--structure channels"),
+        (["digits", "--structure", "nm", "--epochs", "1"], "at most 0.5 of them can go, got sparsity=0.9"),
+        (["digits", "--structure", "blocks", "--rows", "0"], "rows is above 0, got 0"),
         (["digits", "--device", "tpu"], "no device 'tpu' here"),
     ],
 )

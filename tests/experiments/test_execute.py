@@ -223,6 +223,22 @@ def test_every_method_ends_at_its_target(tmp_path, method, structure):
     assert record["after"] > 20  # chance is 10
 
 
+@pytest.mark.filterwarnings("ignore:at step .* SGD overshoots", "ignore:no weight is left")
+@pytest.mark.parametrize("method", ["auto", "latent", "swd", "gmp", "han", "one_shot"])
+@pytest.mark.parametrize("structure", ["blocks", "nm"])
+def test_blocks_and_groups_end_at_their_target(tmp_path, method, structure):
+    sizes = {"rows": 4, "columns": 5} if structure == "blocks" else {"n": 1, "m": 4}
+    record, weights = run(tmp_path, method=method, structure=structure, sparsity=0.75, **SHORT, **sizes)
+    assert record["status"] == "done"
+    if structure == "blocks":
+        assert abs(zeros(weights) - round(0.75 * PRUNABLE)) <= 10
+    else:
+        matrices = [w for w in weights.values() if w.dim() > 1]
+        grouped = [w[:, : w.shape[1] // 4 * 4].unflatten(1, (-1, 4)) for w in matrices if w.shape[1] >= 4]
+        assert all((each.count_nonzero(2) == 1).all() for each in grouped)
+        assert grouped
+
+
 def test_fine_tuning_goes_on_with_the_last_learning_rate_and_the_state_of_the_optimizer(tmp_path):
     one = Run(method="han", epochs=3, rounds=1, last_fine_tune=1, steps=3)
     execution, seen = execution_of(one, tmp_path), []

@@ -45,6 +45,8 @@ SINGLE = [
         {"method": "one_shot", "learning_rates": "cosine", "compile": True},
         "8f484399e909",
     ),
+    ("digits", {"structure": "blocks", "rows": 8, "columns": 4}, "027f9696a355"),
+    ("digits", {"structure": "nm", "sparsity": 0.5}, "4d9c722c3aa0"),
     ("resnet34-cifar100", {"method": "dense", "width": 16, "batch_size": 64}, "a6377e2c046e"),
     ("resnet50-imagenet", {"method": "swd", "structure": "channels", "sparsity": 0.5}, "431d29cfe0e6"),
     ("resnet50-imagenet", {"method": "growing_decay", "epochs_scale": 0.1, "steps": 10}, "6be65dbe047d"),

@@ -8,7 +8,18 @@ from functools import partial
 import pytest
 import torch
 
-from fadeout import Channels, Decay, Elements, Latent, Progressive, SelectiveWeightDecay, criteria, schedules
+from fadeout import (
+    NM,
+    Blocks,
+    Channels,
+    Decay,
+    Elements,
+    Latent,
+    Progressive,
+    SelectiveWeightDecay,
+    criteria,
+    schedules,
+)
 from fadeout.methods import ACDC, ST3, GradualMagnitudePruning, RigL
 
 STEPS = 16
@@ -178,6 +189,13 @@ def test_channels(same_after_resuming, method, by, criterion):
     structure = Channels(torch.zeros(1, 1, 5, 5), by=by)
     arguments = {"sparsity": 0.4, "structure": structure, "criterion": CRITERIA[criterion]}
     same_after_resuming(method, kind="conv", **arguments)
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("structure", [Blocks(2, 3), NM(1, 2)], ids=["blocks", "nm"])
+@pytest.mark.parametrize("criterion", ["magnitude", "average"])
+def test_blocks_and_groups(same_after_resuming, method, structure, criterion):
+    same_after_resuming(method, sparsity=0.5, structure=structure, criterion=CRITERIA[criterion])
 
 
 @pytest.mark.parametrize("kill", range(STEPS + 1))

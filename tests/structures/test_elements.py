@@ -51,7 +51,7 @@ def models(draw, distinct=False):
 
 
 def build(model, sparsity, scope="network", **kwargs):
-    sizes = [p.numel() for p in model.parameters() if p.dim() > 1]  # tied ones once
+    sizes = [p.numel() for p in model.parameters() if p.requires_grad]  # tied ones once
     if not any(round(sparsity * size) for size in (sizes if scope == "layer" else [sum(sizes)])):
         assume(False)  # nothing to prune is an error of its own
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -78,6 +78,8 @@ def structure(kind: str) -> Any:
         "layers": lambda: fadeout.Elements(scope="layer"),
         "channels": lambda: fadeout.Channels(example),
         "norms": lambda: fadeout.Channels(example, by="norm"),
+        "blocks": lambda: fadeout.Blocks(2, 5),  # which shards cut
+        "nm": lambda: fadeout.NM(2, 5),
     }[kind]()
 
 
@@ -469,6 +471,22 @@ def narrow_filters(split: bool) -> dict[str, Tensor]:
         model, optimizer, sparsity=0.4, steps=10, structure=structure("norms")
     )
     return {name: whole(mask) for name, mask in pruner.masks().items()}
+
+
+def tiled(layout: str | None, kind: str) -> dict[str, Any] | str:
+    """Masks of blocks or groups, wherever the weights lie; or what is wrong with that."""
+    chosen = {"blocks": fadeout.Blocks(2, 3), "nm": fadeout.NM(1, 2), "thirds": fadeout.NM(2, 3)}[kind]
+    sparsity = chosen.sparsity if isinstance(chosen, fadeout.NM) else 0.5
+    model = block() if layout is None else placed(layout)
+    found: dict[str, Any] = {}
+
+    def go() -> None:
+        for part in (0.6, 1.0):
+            masks = fadeout.methods.one_shot(model, part * sparsity, structure=chosen)
+            found[str(part)] = {name: whole(mask) for name, mask in masks.items()}
+
+    error = message(go)
+    return found if error == "no error" else error
 
 
 def lonely_display(criterion: str) -> float:

@@ -31,7 +31,7 @@ def alone(*what):
     return cases.train("plain", *what)
 
 
-KINDS = ["elements", "layers", "channels", "norms"]
+KINDS = ["elements", "layers", "channels", "norms", "blocks", "nm"]
 
 
 def cover():
@@ -115,7 +115,7 @@ def test_what_is_sent_does_not_grow_with_the_model(processes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", ["elements", "channels", "gmp", "taylor", "GrowingRegularization", "HESSO"]
+    "method", ["elements", "channels", "blocks", "nm", "gmp", "taylor", "GrowingRegularization", "HESSO"]
 )
 def test_saved_on_four_resumed_on_two_then_on_one(processes, tmp_path, method):
     undisturbed = cases.resume("plain", method, str(tmp_path / "alone"), 0, 30)
@@ -171,7 +171,10 @@ def test_processes_that_train_different_models(processes, case):
 
 @pytest.mark.parametrize("at", [0, 5])
 @pytest.mark.parametrize("fade", ["progressive", "gradient"])
-@pytest.mark.parametrize("kind", ["elements", pytest.param("channels", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind",
+    ["elements", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("channels", "blocks", "nm"))],
+)
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_one_process_with_nan(processes, how, kind, fade, at):
     """All raise the same error; none waits for another."""
@@ -190,6 +193,21 @@ def test_filters_that_one_process_has_and_the_others_not(processes):
     expected = {"masks": cases.narrow_filters(split=False)}
     for got in processes(2).run(cases.narrow_filters, True):
         check_equal({"masks": got}, expected)
+
+
+CUTS = [("columns", "blocks"), ("grid", "blocks"), ("mixed", "blocks"), ("rows", "nm"), ("grid", "thirds")]
+
+
+@pytest.mark.parametrize(("layout", "kind"), CUTS)
+def test_tiles_and_groups_wherever_they_are_cut(processes, layout, kind):
+    """A tile may lie on several processes; a group that does is refused, by all of them."""
+    answers = processes(4).run(cases.tiled, layout, kind)
+    if kind == "thirds":
+        assert answers == [answers[0]] * 4
+        assert "cuts groups in two" in answers[0]
+        return
+    for got in answers:
+        check_equal(got, cases.tiled(None, kind))
 
 
 @pytest.mark.parametrize("criterion", ["magnitude", "lamp"])

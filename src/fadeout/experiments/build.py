@@ -12,8 +12,11 @@ from fadeout.experiments.authors import AuthorsElements
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.models.lenet import lenet5_authors
 from fadeout.models.resnet import zero_branches
+from fadeout.structures.base import Structure
+from fadeout.structures.blocks import Blocks
 from fadeout.structures.channels import Channels
 from fadeout.structures.elements import Elements
+from fadeout.structures.nm import NM
 
 
 def build_data(run: Run, directory: str | os.PathLike[str] | None = None) -> Any:
@@ -54,8 +57,12 @@ def build_optimizer(run: Run, model: nn.Module) -> Optimizer:
     return SGD(model.parameters(), lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay)
 
 
-def build_structure(run: Run, example: Any) -> Elements | Channels:
+def build_structure(run: Run, example: Any) -> Structure:
     """The unit that is pruned as a whole."""
+    if run.structure == "blocks":
+        return Blocks(run.rows, run.columns)
+    if run.structure == "nm":
+        return NM(run.n, run.m)
     if run.structure == "channels":
         by = None if run.method == "auto" else "scale"  # all others rank as the paper does
         return Channels(example, by=by, min_channels=run.min_channels)

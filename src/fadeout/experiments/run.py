@@ -44,8 +44,16 @@ class Common:
     """residual blocks as in the paper, with a batch-norm after each addition; plain; or beginning at zero"""
     method: str = "auto"
     """how it is pruned"""
-    structure: Literal["elements", "channels"] = "elements"
-    """single weights, or whole channels"""
+    structure: Literal["elements", "channels", "blocks", "nm"] = "elements"
+    """single weights, whole channels, tiles of rows by columns, or all but n of every m weights"""
+    rows: int = field(default=16, metadata=_LATER)
+    """of a tile, with blocks"""
+    columns: int = field(default=16, metadata=_LATER)
+    """of a tile, with blocks"""
+    n: int = field(default=2, metadata=_LATER)
+    """weights that stay of every m, with nm; sparsity is then 1 - n / m"""
+    m: int = field(default=4, metadata=_LATER)
+    """weights of a group, with nm"""
     sparsity: float = 0.9
     """the fraction to remove: of the prunable weights, or with channels of all parameters"""
     seed: int = 0
@@ -176,8 +184,10 @@ class Run(_Options, Common):
         network = self.model if self.width is None else f"{self.model}-{self.width}"
         parts = [network, "on", f"{self.data}:", self.method]
         if self.method != "dense":
-            unit = "weights" if self.structure == "elements" else "parameters"
+            unit = "parameters" if self.structure == "channels" else "weights"
             parts.append(f"{100 * self.sparsity:g} % of {unit}")
+            sizes = {"blocks": f"in tiles of {self.rows} x {self.columns}", "nm": f"as {self.n}:{self.m}"}
+            parts += [sizes[self.structure]] if self.structure in sizes else []
         if "a_min" in METHODS[self.method].options:
             parts.append(f"({self.a_min:g} to {self.a_max:g})")
         parts.append(f"seed {self.seed}")
@@ -185,4 +195,7 @@ class Run(_Options, Common):
 
 
 _MOST_EPOCHS = 10**9
-_POSITIVE = ("width", "epochs", "batch_size", "evaluate_every", "epochs_scale", "lr", "steps")
+_POSITIVE = (
+    *("width", "rows", "columns", "n", "m", "epochs", "batch_size", "evaluate_every", "epochs_scale", "lr"),
+    "steps",
+)

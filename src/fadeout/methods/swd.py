@@ -228,7 +228,7 @@ class SelectiveWeightDecay(Pruner):
 
     def _sparsity_at(self, share: float) -> float:
         grows = self.structure.gradual or self._fade.latent  # under a threshold nothing fades slowly
-        return super()._sparsity_at(share if grows else self._bound.share(self.progress + 1 / self.steps))
+        return super()._sparsity_at(share if grows else 1.0)
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():

@@ -16,10 +16,11 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
+from fadeout.selection.floats import before
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.computed import check_stored
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
-from fadeout.torch_bridge.sharding import Layout
+from fadeout.torch_bridge.sharding import Layout, local
 
 
 class Target(Protocol):
@@ -64,17 +65,34 @@ class Marked:
         return self._mask
 
     def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        yield self._mask, weight, *others
+        yield from zip(*map(split, (self._mask, weight, *others)), strict=True)
 
     def scale_(self, weight: Tensor, factor: float) -> None:
-        change_(self, weight, lambda wide: wide * factor)
+        if weight.dtype.itemsize < 4:
+            change_(self, weight, lambda wide: wide * factor)
+            return
+        flush = before(torch.finfo(weight.dtype).tiny, weight.dtype)
+        for mask, piece in self.parts(weight):
+            targeted = piece * mask  # and zero elsewhere: passes that no branch slows down
+            others = piece - targeted
+            torch.add(others, torch.hardshrink(targeted.mul_(factor), flush), out=piece)
 
     def threshold(self, weight: Tensor, most: Callable[[float], float]) -> float:
-        size = weight.abs()
-        others, targeted = size[~self._mask], size[self._mask]
-        lowest = -most(-float(others.min()) if len(others) else -math.inf)
-        targeted = targeted[targeted < lowest]  # some criteria take larger ones; and equal ones are no fewer
-        return most(float(targeted.max()) if len(targeted) else 0.0)
+        parts = [(mask, piece.abs()) for mask, piece in self.parts(weight) if piece.numel()]
+        lowest = [torch.where(mask, math.inf, size).amin() for mask, size in parts]
+        least = -most(-float(torch.stack(lowest).amin()) if lowest else -math.inf)
+        # some criteria take larger ones; and equal ones are no fewer
+        highest = [torch.where(mask & (size < least), size, 0).amax() for mask, size in parts]
+        return most(float(torch.stack(highest).amax()) if highest else 0.0)
+
+
+def split(tensor: Tensor, rows: int = 1) -> tuple[Tensor, ...]:
+    """A tensor in slices along its first dimension, so many rows or a multiple, that a cache holds."""
+    size = 1 << 18 if tensor.device.type == "cpu" else 1 << 24
+    if tensor.numel() <= size:
+        return (tensor,)
+    row = tensor.numel() // len(tensor)
+    return tensor.split(max(size // (row * rows), 1) * rows)
 
 
 def change_(target: Target, weight: Tensor, change: Callable[[Tensor], Tensor]) -> None:
@@ -116,10 +134,6 @@ class Bound:
         """What each weight is scored by, for a criterion of which the structure may do a part itself."""
         return criterion
 
-    def share(self, progress: float) -> float:
-        """The fraction of the target that is targeted, where it does not grow."""
-        return 1.0
-
     def check(self, sparsity: float) -> None:
         """Raise where a target is out of reach; by default all can be reached."""
 
@@ -141,6 +155,17 @@ class Bound:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state`."""
+
+
+class BoundMagnitudes(Bound):
+    """One whose structure can ``mark`` by the weights' own magnitudes: no score of each is written down."""
+
+    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
+        if not scores.are_magnitudes:
+            return super().choose(scores, sparsity)
+        weights = {name: local(parameter.detach()) for name, parameter in self.parameters.items()}
+        masks = self.structure.mark(weights, sparsity, self.layout, magnitude=True)
+        return {name: Marked(mask) for name, mask in masks.items()}
 
 
 class Structure:
@@ -165,7 +190,7 @@ class Structure:
     """
 
     _in_words: ClassVar[str] = "fadeout.Elements() or fadeout.Channels(example_input)"
-    gradual: ClassVar[bool] = True
+    gradual: bool = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
     counts_weights: ClassVar[bool] = True
     """What is prunable is weights themselves, not what stands for whole channels."""
@@ -183,6 +208,16 @@ class Structure:
             layout: where the scores are blocks of larger ones, who has the others.
         """
         raise NotImplementedError(f"{type(self).__name__} has no select()")
+
+    def mark(
+        self, values: Mapping[str, Tensor], sparsity: float, layout: Layout, magnitude: bool = False
+    ) -> dict[str, Tensor]:
+        """The same for scores, or for weights whose magnitudes are their scores (:class:`BoundMagnitudes`).
+
+        Raises:
+            FloatingPointError: with ``magnitude``, where a weight is not finite on any process.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no mark()")
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """Which weights go first where the user names no criterion."""

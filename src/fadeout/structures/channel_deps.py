@@ -97,7 +97,7 @@ def find_dependencies(
         analyse: analyses the network with these channels alive.
     """
     whole = analyse({name: np.ones(width, bool) for name, width in widths.items()})
-    together = _together(whole)
+    together = belong_together(whole)
     layers = {whole.network.key(node): together[node] for node in whole.flows}
     atoms = np.concatenate([layers[name] for name in widths])
     probes = _probes(widths, layers)
@@ -116,7 +116,7 @@ def find_dependencies(
     return Dependencies(found, widths)
 
 
-def _together(whole: Analysis) -> dict[fx.Node, np.ndarray]:
+def belong_together(whole: Analysis) -> dict[fx.Node, np.ndarray]:
     """For each channel of each value a number: equal for those that belong together."""
     sizes = [flow.width for flow in whole.flows.values()]
     first = dict(zip(whole.flows, np.cumsum([0, *sizes]).tolist(), strict=False))

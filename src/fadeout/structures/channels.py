@@ -21,7 +21,8 @@ from fadeout.graph.trace import trace, unknown_operators
 from fadeout.selection.floats import double
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
-from fadeout.structures.channel_cost import Cost, find_cost
+from fadeout.structures.channel_cost import find_cost
+from fadeout.structures.rounding import Multiple, Rounding, agreed_multiple, find_families, first_true
 from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import (
     Prunable,
@@ -69,11 +70,12 @@ class Layer:
 class Channels(Structure):
     """Whole channels fade, and are removed physically by :func:`fadeout.compact`: structured pruning.
 
-    The channels of every batch-norm whose producer and consumers are known can go. They are ranked by
-    ``|scale|``, and at each step the lowest of the whole network are targeted, as many as it takes to remove
-    the fraction ``sparsity`` of the network's *parameters*: a channel takes its filter and its slice of every
-    consumer with it. The least number of channels is taken that reaches the target, so that the network never
-    keeps more than asked for, and removes less than one channel too much.
+    The channels of every batch-norm whose producer and consumers are known can go. They are ranked (``by``),
+    and at each step the lowest of the whole network are targeted, as many as it takes to remove the fraction
+    ``sparsity`` of the network's *parameters*: a channel takes its filter and its slice of every consumer
+    with it. The least number of channels is taken that reaches the target, so that the network never keeps
+    more than asked for, and removes less than one channel too much. The target grows with progress, as it
+    does for single weights; with ``by="scale"`` it is the whole target from the first step.
 
     Args:
         example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments; it
@@ -90,6 +92,13 @@ class Channels(Structure):
             follows is left alone; ``"all"`` adds it.
         min_channels: so many channels stay in each layer, so that none collapses.
         couple: both sides of an addition keep the same channels; for ``compact(..., couple=True)``.
+        multiple_of: the channels that a layer keeps are a multiple of this number, or all, or fewer than
+            one multiple: processors lose much of their speed on other widths. ``"auto"`` is 8 or 16, as
+            measured on this machine. The target stays exact, to a percentage point: never less than asked
+            goes, and where rounding would take more than a point too much, a layer is left unrounded; the
+            ``repr`` of a pruner says which. (Where a single channel is more than a point, so is what may
+            go too much. Layers around a grouped convolution, other than a depthwise one, lose whole sets
+            of channels, and are not rounded.) 1 rounds nothing.
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
 
     Reference: Section 3.3 of the paper; Liu et al., "Learning Efficient Convolutional Networks through
@@ -98,8 +107,6 @@ class Channels(Structure):
 
     _in_words = "fadeout.Channels(example_input)"
     counts_weights = False
-    gradual = False
-    """The whole target from the first step: which channels stay wants to be known early."""
 
     @checked
     def __init__(
@@ -112,15 +119,19 @@ class Channels(Structure):
         candidates: Literal["paper", "all"] = "paper",
         min_channels: Annotated[int, Only(lambda n: n >= 0, "a whole number from 0 on")] = 1,
         couple: bool = False,
+        multiple_of: Multiple = 1,
         leaves: Leaves = (),
     ):
         self.example_input, self.by, self.filters = example_input, by, filters
         self.of: Of = of
         self.candidates, self.min_channels = candidates, min_channels
         self.couple, self.leaves = couple, tuple(leaves)
+        self.multiple_of: Multiple = multiple_of
+        self.gradual = by != "scale"  # all scales begin alike, and by them the set wants to be known early
 
     def __repr__(self) -> str:
-        return f"Channels(by={self.by!r}, of={self.of!r}, candidates={self.candidates!r})"
+        rounded = f", multiple_of={self.multiple_of!r}" if self.multiple_of != 1 else ""
+        return f"Channels(by={self.by!r}, of={self.of!r}, candidates={self.candidates!r}{rounded})"
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """How much the loss feels a channel: its scale alone says little, all of them begin alike."""
@@ -203,28 +214,52 @@ class BoundChannels(Bound):
         network: Network,
     ):
         super().__init__(structure, parameters, layout)
-        self.layers, self.cost = layers, self._cost(structure, layers, network)
+        self.layers = layers
+        self._count(network)
         self._relative = False  # scores are compared over the mean of their layer
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
 
-    @staticmethod
-    def _cost(structure: Channels, layers: list[Layer], network: Network) -> Cost:
-        widths = {layer.name: layer.width for layer in layers}
-        return find_cost(network, widths, of=structure.of, couple=structure.couple)
+    def state(self) -> dict[str, Any]:
+        return {} if self.rounding is None else {"multiple_of": self.rounding.multiple}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if self.rounding is not None:  # another machine may like another one
+            self.rounding.multiple = int(state.get("multiple_of", self.rounding.multiple))
+
+    def _count(self, network: Network) -> None:
+        """Find out what channels cost, and how widths are rounded."""
+        widths, structure = {layer.name: layer.width for layer in self.layers}, self.structure
+        self.cost = find_cost(network, widths, of=structure.of, couple=structure.couple)
+        self.rounding: Rounding | None = None
+        if structure.multiple_of != 1:
+            self.rounding = Rounding(
+                agreed_multiple(structure.multiple_of, self.layout),
+                find_families(network, widths, structure.couple),
+                list(widths),
+                self.cost,
+                structure.min_channels,
+            )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "cost": self.cost.network.model}  # whose graph has functions that no file takes
+        # the graph has functions that no file takes
+        return {**vars(self), "cost": self.cost.network.model, "rounding": self.state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.cost = self._cost(self.structure, self.layers, self.structure._trace(state["cost"]))
+        self._count(self.structure._trace(state["cost"]))
+        self.restore(state["rounding"])
 
     @property
     def fading(self) -> Sequence[str]:
         return [name for layer in self.layers for name in layer.fading]
 
     def in_words(self) -> str:
-        return f"{sum(layer.width for layer in self.layers):,} channels of {len(self.layers)} layers"
+        words = f"{sum(layer.width for layer in self.layers):,} channels of {len(self.layers)} layers"
+        if self.rounding is None:
+            return words
+        which = ", ".join(self.rounding.unrounded)
+        rest = f", but for {which}, left unrounded for the sake of the target" if which else ""
+        return f"{words}, widths in multiples of {self.rounding.multiple}{rest}"
 
     def rank_by(self, criterion: Criterion) -> Criterion:
         self._relative = criterion is _TAYLOR
@@ -234,10 +269,6 @@ class BoundChannels(Bound):
                 "use SelectiveWeightDecay without a criterion, or by='scale' or 'norm'"
             )
         return criterion
-
-    def share(self, progress: float) -> float:
-        """The whole target from the first step, or once there has been time to see what matters."""
-        return float(progress >= _WARM_UP) if self._relative else 1.0
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is out of reach."""
@@ -254,6 +285,8 @@ class BoundChannels(Bound):
         sizes = self._sizes(scores)
         ranked = [_together([layer.by_unit(n, sizes[n]) for n in layer.scored]) for layer in self.layers]
         ranked = [_over_mean(scores) for scores in ranked] if self._relative else ranked
+        if self.rounding is not None:
+            return self._masks(self.rounding.choose(ranked, sparsity * self.cost.total))
         free = np.concatenate([self._free(score) for score in ranked])
         together = np.concatenate(ranked)
         order = together.argsort(kind="stable")
@@ -266,11 +299,14 @@ class BoundChannels(Bound):
             return {layer.name: mask for layer, mask in zip(self.layers, np.split(stays, ends), strict=True)}
 
         wanted = sparsity * self.cost.total
-        self._last = _first(
+        self._last = first_true(
             lambda count: self.cost.total - self.cost.left(alive(count)) >= wanted, len(order), self._last
         )
         held = int(np.isneginf(together[order]).sum())  # such as a pruner keeps down are taken in any case
-        chosen = alive(max(self._last, held))
+        return self._masks(alive(max(self._last, held)))
+
+    def _masks(self, chosen: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        """Marks for all that fades, of what stays of each layer."""
         return {
             name: self._spread(layer, ~torch.from_numpy(chosen[layer.name]), name)
             for layer in self.layers
@@ -310,7 +346,6 @@ class BoundChannels(Bound):
 
 
 _TAYLOR = criteria.moving_average(criteria.taylor, decay=0.99, before=criteria.magnitude)
-_WARM_UP = 0.1  # of the training: what matters is not known at the start
 
 
 def _over_mean(scores: np.ndarray) -> np.ndarray:
@@ -367,21 +402,6 @@ def _nothing_can_go(network: Network, by_norm: bool) -> str:
         f"chosen by prunable= and trained by the optimizer{stopped}. {advice}fadeout.Elements() prunes "
         "single weights"
     )
-
-
-def _first(reached: Any, count: int, guess: int) -> int:
-    """The smallest number from 0 to ``count`` for which a monotone condition holds, sought from a guess."""
-    low, high, step = -1, count, 1  # the condition fails at low (or low is -1) and holds at high
-    guess = min(max(guess, 0), count)
-    while low + 1 < high:
-        if reached(guess):
-            high, guess = guess, guess - step
-        else:
-            low, guess = guess, guess + step
-        step *= 2
-        if not low < guess < high:
-            guess = (low + high) // 2
-    return high
 
 
 def _by_channel(score: Tensor) -> Tensor:

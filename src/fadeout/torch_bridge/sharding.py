@@ -186,6 +186,10 @@ class Layout:
         regions = [region_of(self._parameters[name]) for name in names]
         return Shards(regions, [self.owns(name) for name in names], self)
 
+    def region(self, name: str, block: Tensor) -> Region:
+        """Where this process's block of a parameter lies in the whole; where it is not sharded, it is all."""
+        return region_of(self._parameters[name] if self.sharded else block)
+
     def owns(self, name: str) -> bool:
         """Whether this process counts its block of a parameter: of several that have the same, the first."""
         if not self.sharded:

@@ -1,0 +1,294 @@
+"""Products that skip zeros, where they are faster: a network for inference."""
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from fadeout._arguments import ExampleInput, checked
+from fadeout._tables import table
+from fadeout._timing import BUSY, race, worst_spread
+from fadeout.torch_bridge.modes import still
+from fadeout.torch_bridge.parameters import unwrap
+
+_DENSEST = 0.5  # with more weights than this no sparse product is worth a trial
+_BLOCKS = (32, 16, 8, 4)
+_FULL = 1.5  # blocks may hold so many times the weights that are not zero
+_FASTER = 0.97  # of the dense time, at most: less is noise
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a layer runs, and why.
+
+    Attributes:
+        name: of the layer in the network.
+        product: ``"dense"``, ``"csr"``, or ``"bsr 16"`` for blocks of 16 by 16.
+        zeros: the fraction of its weights.
+        milliseconds: of each product that was tried, on the example's batch.
+        why: in words.
+    """
+
+    name: str
+    product: str
+    zeros: float
+    milliseconds: Mapping[str, float]
+    why: str
+
+
+class SparseNetwork(nn.Module):
+    """A network for inference whose layers use their zeros where that is faster. See :func:`sparse`.
+
+    Attributes:
+        module: the network, of the user's own class.
+        choices: what each layer runs, and why.
+        why: what was found of the whole.
+    """
+
+    def __init__(self, module: nn.Module, choices: tuple[Choice, ...], why: str):
+        super().__init__()
+        self.module, self.choices, self.why = module, choices, why
+        self.train(False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return self.module(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> "SparseNetwork":
+        """Only ``train(False)``, which is ``eval()``: train the network that it was made of."""
+        if mode:
+            raise ValueError(
+                "fadeout.sparse() makes a network for inference, whose sparse weights cannot be trained: "
+                "train the network that it was made of, and call fadeout.sparse() again"
+            )
+        return super().train(False)
+
+    def __repr__(self) -> str:
+        lines = [["layer", "product", "zeros", "dense", "chosen", "why"]]
+        for choice in self.choices:
+            times = [choice.milliseconds.get(way) for way in ("dense", choice.product)]
+            shown = ["" if each is None else f"{each:.3g} ms" for each in times]
+            lines.append([choice.name, choice.product, f"{choice.zeros:.1%}", *shown, choice.why])
+        lines.append(["total", "", "", "", "", self.why])
+        return "\n".join(line.rstrip() for line in table(lines, words=len(lines[0])))
+
+
+@checked
+def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
+    """A network for inference that uses its zeros where, and only where, that is faster.
+
+    Linear layers and convolutions of one by one may run as products with a CSR matrix or, where the zeros
+    come in blocks, a block-CSR one. Each is timed against the dense product, on this machine, with these
+    threads and for the batch of the example; so is the network as a whole, and where that is not faster it
+    stays dense. The outputs are the same up to rounding, which is checked. ``print`` the result to see what
+    was chosen, and why. A machine too busy to measure (quartiles more than 15 % apart, three times) is said
+    to be; a sparse product is then chosen only where its upper quartile is below the lower one of the dense.
+
+    The model is left as it is. What runs as a single fused call, such as ``nn.MultiheadAttention``, keeps
+    its dense products; projections that are layers of their own do not.
+
+    Args:
+        model: the network, with zeros among its weights.
+        example_input: a tensor, or a tuple of positional or a mapping of keyword arguments: of the batch
+            size that it will be used with.
+
+    >>> network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> fast = sparse(network, torch.zeros(1, 8))
+    >>> [choice.product for choice in fast.choices]
+    ['dense', 'dense']
+    """
+    model = unwrap(model)
+    run = _runner(example_input)
+    choices, made = _choose(model, run)
+    dense = copy.deepcopy(model).requires_grad_(False)
+    if not made:
+        return SparseNetwork(dense, choices, "no sparse product is faster")
+    fast = copy.deepcopy(dense)
+    for name, layer in made.items():
+        _replace(fast, name, layer)
+    with still(model), still(fast):
+        why = _compare(run, model, fast)
+        if why:
+            return SparseNetwork(dense, choices, f"all dense: {why}")
+        timings = race({"dense": lambda: run(model), "sparse": lambda: run(fast)})
+    ratio = timings["dense"].median / timings["sparse"].median
+    busy = f", on a busy machine (spread {worst_spread(timings):.0%})" if worst_spread(timings) > BUSY else ""
+    if ratio < 1:
+        why = f"all dense: the whole would take {1 / ratio:.2f} times as long{busy}"
+        return SparseNetwork(dense, choices, why)
+    return SparseNetwork(fast, choices, f"{ratio:.2f} times as fast{busy}")
+
+
+def _choose(
+    model: nn.Module, run: Callable[[nn.Module], Any]
+) -> tuple[tuple[Choice, ...], dict[str, nn.Module]]:
+    """What each layer should run, timed on what it is given when the network runs on the example."""
+    choices: dict[str, Choice] = {}
+    made: dict[str, nn.Module] = {}
+
+    names = {layer: name for name, layer in model.named_modules() if _can_be_sparse(layer)}
+
+    def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = names[layer]
+        if name not in choices:  # a layer that runs several times is timed the first time
+            choices[name], chosen = _time_layer(name, layer, args[0] if args else kwargs["input"])
+            made.update({} if chosen is None else {name: chosen})
+
+    hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in names]
+    try:
+        with still(model):
+            run(model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(choices.values()), made
+
+
+def _can_be_sparse(layer: nn.Module) -> bool:
+    if type(layer) is nn.Linear:
+        return True
+    one_by_one = type(layer) is nn.Conv2d and layer.kernel_size == (1, 1) and layer.groups == 1
+    return one_by_one and layer.padding in ((0, 0), "valid", "same")
+
+
+def _time_layer(name: str, layer: Any, given: Tensor) -> tuple[Choice, nn.Module | None]:
+    """The fastest product of one layer."""
+    weight = layer.weight.detach()
+    zeros = 1 - int(weight.count_nonzero()) / max(weight.numel(), 1)
+    if 1 - zeros > _DENSEST:
+        return Choice(name, "dense", zeros, {}, "too few zeros"), None
+    ways = _ways(layer, zeros)
+    wait = torch.get_device_module(given.device).synchronize
+    contestants: dict[str, Callable[[], object]] = {"dense": lambda: layer.forward(given)}
+    for way, made in list(ways.items()):
+        try:
+            made(given)
+        except (RuntimeError, NotImplementedError):  # no kernel for this type or device
+            del ways[way]
+            continue
+        contestants[way] = lambda made=made: made(given)
+    if not ways:
+        return Choice(name, "dense", zeros, {}, f"no sparse product of {weight.dtype} here"), None
+    timings = race(contestants, wait)
+    milliseconds = {way: 1e3 * timing.median for way, timing in timings.items()}
+    busy = f", on a busy machine (spread {worst_spread(timings):.0%})" if worst_spread(timings) > BUSY else ""
+    dense, best = timings["dense"], min(ways, key=lambda way: timings[way].median)
+    ratio = dense.median / timings[best].median
+    limit = min(_FASTER * dense.median, dense.lower if busy else dense.median)
+    if (timings[best].upper if busy else timings[best].median) > limit:
+        return Choice(name, "dense", zeros, milliseconds, f"{best} is {ratio:.2f} times as fast{busy}"), None
+    return Choice(name, best, zeros, milliseconds, f"{ratio:.2f} times as fast{busy}"), ways[best]
+
+
+def _ways(layer: Any, zeros: float) -> dict[str, nn.Module]:
+    """The layer with each sparse product that may be worth it."""
+    matrix = layer.weight.detach().flatten(1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        found = {"csr": matrix.to_sparse_csr()}
+    for size in _BLOCKS:
+        if matrix.shape[0] % size or matrix.shape[1] % size:
+            continue
+        tiles = matrix.unflatten(0, (-1, size)).unflatten(2, (-1, size)).ne(0).any(3).any(1)
+        if tiles.double().mean() <= _FULL * (1 - zeros):
+            found[f"bsr {size}"] = matrix.to_sparse_bsr((size, size))
+            break
+    kind: Any = SparseLinear if isinstance(layer, nn.Linear) else SparseConvolution
+    return {way: kind(weight, layer) for way, weight in found.items()}
+
+
+class SparseLinear(nn.Module):
+    """A linear layer with a sparse matrix, for inference.
+
+    Args:
+        weight: the matrix, CSR or block-CSR.
+        layer: whose bias and sizes it has.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, layer: nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+
+    def forward(self, input: Tensor) -> Tensor:
+        rows = input.reshape(-1, self.in_features)
+        if len(rows) == 1 and self.weight.layout is torch.sparse_csr:
+            out = torch.mv(self.weight, rows[0])
+        else:
+            out = torch.mm(self.weight, rows.t()).t()
+        out = out if self.bias is None else out + self.bias
+        return out.reshape(*input.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {self.weight.layout}"
+
+
+class SparseConvolution(nn.Module):
+    """A convolution of one by one with a sparse matrix, for inference.
+
+    Args:
+        weight: the matrix of outputs by inputs, CSR or block-CSR.
+        layer: whose bias and stride it has.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, layer: nn.Conv2d):
+        super().__init__()
+        self.stride = layer.stride
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+
+    def forward(self, input: Tensor) -> Tensor:
+        batched = input if input.dim() == 4 else input[None]
+        down, across = self.stride
+        channels = batched[:, :, ::down, ::across].transpose(0, 1)
+        out = torch.mm(self.weight, channels.reshape(len(channels), -1))
+        out = out if self.bias is None else out.add_(self.bias[:, None])
+        out = out.view(len(out), *channels.shape[1:]).transpose(0, 1)
+        return out if input.dim() == 4 else out[0]
+
+
+def _replace(model: nn.Module, name: str, layer: nn.Module) -> None:
+    parent, _, leaf = name.rpartition(".")
+    owner = model.get_submodule(parent)
+    setattr(owner, leaf, layer)
+    if isinstance(owner, nn.TransformerEncoderLayer):
+        owner.activation_relu_or_gelu = 0  # or it hands dense weights to one fused call
+
+
+def _compare(run: Callable[[nn.Module], Any], model: nn.Module, fast: nn.Module) -> str:
+    """What is wrong with the outputs; nothing, if they are the same up to rounding."""
+    try:
+        pairs = zip(pytree.tree_leaves(run(model)), pytree.tree_leaves(run(fast)), strict=True)
+        for mine, theirs in pairs:
+            if isinstance(mine, Tensor) and not _near(mine, theirs):
+                return "the outputs would differ"
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        return f"the network reads the weights of its layers itself ({error})"
+    return ""
+
+
+def _near(mine: Tensor, theirs: Tensor) -> bool:
+    if not mine.is_floating_point():
+        return torch.equal(mine, theirs)
+    near = 1000 * torch.finfo(mine.dtype).eps
+    scale = float(mine.abs().nan_to_num(0.0, 0.0, 0.0).max()) if mine.numel() else 0.0
+    return torch.allclose(mine, theirs, rtol=near, atol=near * max(scale, 1.0), equal_nan=True)
+
+
+def _runner(example: Any) -> Callable[[nn.Module], Any]:
+    if isinstance(example, Mapping):
+        return lambda model: model(**example)
+    inputs = example if isinstance(example, tuple) else (example,)
+    return lambda model: model(*inputs)

@@ -1,0 +1,168 @@
+"""N:M: of every m weights along the inputs, n stay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fadeout._arguments import Count, checked
+from fadeout.selection.search import Finder
+from fadeout.structures.base import BoundMagnitudes, Structure, split
+from fadeout.torch_bridge.sharding import Layout, region_of
+
+
+@checked
+@dataclass(frozen=True)
+class NM(Structure):
+    """Of every ``m`` weights along the inputs ``n`` stay: with ``NM(2, 4)`` what sparse tensor cores take.
+
+    The weights of an output are taken ``m`` at a time along the second dimension (of filters, position by
+    position), from the first on; those of highest score stay, of equal ones the last. Where ``m`` does not
+    divide the inputs, the rest of each row is left alone: the ``repr`` of a pruner says how many those are.
+
+    ``sparsity`` is the fraction of all weights in such groups, at most ``1 - n / m``. At that, to within a
+    thousandth, exactly ``m - n`` of every group go. Below it (a schedule, or latent weights, whose target
+    grows) exactly ``round(T n(w))`` go, the lowest that may: never more than ``m - n`` of a group.
+
+    Args:
+        n: how many of a group stay.
+        m: how many a group has.
+
+    >>> import torch
+    >>> scores = {"weight": torch.tensor([[4.0, 1.0, 2.0, 3.0, 9.0]])}
+    >>> NM(2, 4).select(scores, 0.5)
+    {'weight': tensor([[False,  True,  True, False, False]])}
+
+    Reference: Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021.
+    """
+
+    n: Count
+    m: Count
+
+    gradual: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleVariableOverride]
+    """The whole pattern from the first step: it takes the lowest of each group alone, wherever that is."""
+
+    def __post_init__(self):
+        if self.n >= self.m:
+            raise ValueError(
+                f"NM(n, m) keeps n of every m weights, so n is below m; got NM({self.n}, {self.m})"
+            )
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction that goes when the pattern is complete."""
+        return 1 - self.n / self.m
+
+    def grouped(self, shape: tuple[int, ...]) -> int:
+        """How many weights of a parameter are in groups.
+
+        >>> NM(2, 4).grouped((3, 7))
+        12
+        """
+        return shape[0] * (shape[1] // self.m * self.m) * prod(shape[2:]) if len(shape) > 1 else 0
+
+    def select(
+        self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
+    ) -> dict[str, Tensor]:
+        return self.mark(scores, sparsity, layout or Layout({}, alone=True))
+
+    def mark(
+        self, values: Mapping[str, Tensor], sparsity: float, layout: Layout, magnitude: bool = False
+    ) -> dict[str, Tensor]:
+        if magnitude:
+            _check_finite(values, layout)
+        can_go = {name: self._mark_groups(value, magnitude) for name, value in values.items()}
+        if sparsity >= self.sparsity - _COMPLETE:
+            return can_go
+        total = sum(self.grouped(layout.region(name, value).whole) for name, value in values.items())
+        ranked = [
+            torch.where(can_go[name], value.abs() if magnitude else value, torch.inf)
+            for name, value in values.items()
+        ]
+        lowest = Finder(shards=layout.shards(values))(ranked, round(sparsity * total))
+        return {name: lowest.mask(number, ranked[number]) for number, name in enumerate(values)}
+
+    def _mark_groups(self, values: Tensor, magnitude: bool) -> Tensor:
+        """Mark the ``m - n`` lowest of each group, of equal ones the first: each is compared with all."""
+        marks = torch.zeros_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
+        groups = values.shape[1] // self.m if values.dim() > 1 else 0
+        if not groups or not len(values):
+            return marks
+        for piece, mark in zip(split(values), split(marks), strict=True):
+            members = [member.abs() if magnitude else member for member in self._members(piece, groups)]
+            lower = [torch.zeros_like(member, dtype=torch.int16) for member in members]
+            for later in range(self.m):
+                for earlier in range(later):
+                    not_higher = members[earlier] <= members[later]
+                    lower[later] += not_higher
+                    lower[earlier] += ~not_higher
+            for member, rank in zip(self._members(mark, groups), lower, strict=True):
+                torch.lt(rank, self.m - self.n, out=member)
+        return marks
+
+    def _members(self, values: Tensor, groups: int) -> tuple[Tensor, ...]:
+        """The first of all groups, the second of all groups, and so on."""
+        return values[:, : groups * self.m].unflatten(1, (groups, self.m)).unbind(2)
+
+    def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundNM":
+        return BoundNM(self, parameters, layout)
+
+
+_COMPLETE = 1e-3  # 0.333 means a third
+
+
+def _check_finite(values: Mapping[str, Tensor], layout: Layout) -> None:
+    peaks = [piece.abs().amax() for value in values.values() for piece in split(value) if piece.numel()]
+    finite = [bool(peak.isfinite()) for peak in peaks]
+    (odd,) = layout.any([not all(finite)]) if layout.sharded else [not all(finite)]
+    if odd:
+        raise FloatingPointError("a number is not finite")
+
+
+class BoundNM(BoundMagnitudes):
+    """The groups of one network."""
+
+    structure: NM
+
+    def __init__(self, structure: NM, parameters: dict[str, nn.Parameter], layout: Layout):
+        super().__init__(structure, parameters, layout)
+        shapes = [tuple(parameter.shape) for parameter in parameters.values()]
+        grouped = sum(map(structure.grouped, shapes))
+        self._left_alone = sum(map(prod, shapes)) - grouped
+        if not grouped:
+            raise ValueError(
+                f"none of the prunable parameters has {structure.m} inputs, of which {structure} would keep "
+                f"{structure.n}: take a smaller m, or choose others with prunable="
+            )
+        cut = layout.any([self._is_cut(parameter) for parameter in parameters.values()])
+        for name, is_cut in zip(parameters, cut, strict=True):
+            if is_cut:
+                raise ValueError(
+                    f"{name!r} is sharded along its inputs at a place that {structure.m} does not divide, "
+                    "which cuts groups in two: shard whole rows, as FSDP2 does, or leave it out (prunable=)"
+                )
+
+    def check(self, sparsity: float) -> None:
+        """Raise where the target is above what the pattern removes."""
+        most = self.structure.sparsity
+        if sparsity > most + _COMPLETE:
+            raise ValueError(
+                f"{self.structure} keeps {self.structure.n} of every {self.structure.m} weights, so that "
+                f"at most {most:g} of them can go, got sparsity={sparsity:g}: pass sparsity={most:g}"
+            )
+
+    def in_words(self) -> str:
+        rest = f", {self._left_alone} weights left alone" if self._left_alone else ""
+        return f"{super().in_words()}{rest}"
+
+    def _is_cut(self, parameter: nn.Parameter) -> bool:
+        """Whether this process's block begins or ends within a group."""
+        region = region_of(parameter)
+        if len(region.whole) < 2:
+            return False
+        first, last = region.offset[1], region.offset[1] + region.shape[1]
+        grouped = region.whole[1] // self.structure.m * self.structure.m
+        return any(0 < edge < grouped and edge % self.structure.m > 0 for edge in (first, last))

@@ -1,0 +1,175 @@
+"""Sparse products: the same outputs, chosen where they are faster. The times are the tests' own."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fadeout
+from fadeout._timing import Timing
+from fadeout.compaction import sparse_products
+from fadeout.compaction.sparse_products import SparseConvolution, SparseLinear
+
+
+@pytest.fixture
+def times(monkeypatch):
+    """Sets how many milliseconds each way takes, with what spread."""
+    chosen = {"dense": 4.0, "csr": 1.0, "sparse": 2.0, "spread": 0.0}
+
+    def race(contestants, wait=None):
+        for act in contestants.values():
+            act()
+        half = chosen["spread"] / 2
+        seconds = {name: 1e-3 * chosen.get(name, 0.5) for name in contestants}
+        return {name: Timing(t * (1 - half), t, t * (1 + half)) for name, t in seconds.items()}
+
+    monkeypatch.setattr(sparse_products, "race", race)
+    return chosen
+
+
+def pruned(*layers, sparsity=0.9, structure=None):
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers)
+    fadeout.methods.one_shot(model, sparsity, structure=structure)
+    return model
+
+
+def kinds(network):
+    return [type(module) for module in network.module]
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (24,)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_layers(times, shape, bias):
+    model = pruned(nn.Linear(24, 16, bias=bias), nn.GELU(), nn.Linear(16, 8, bias=bias))
+    x = torch.randn(shape)
+    fast = fadeout.sparse(model, x)
+    assert kinds(fast) == [SparseLinear, nn.GELU, SparseLinear]
+    torch.testing.assert_close(fast(x), model(x))
+    assert [choice.product for choice in fast.choices] == ["csr", "csr"]
+    assert fast.choices[0].milliseconds == {"dense": 4.0, "csr": 1.0}
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 5, 5), (3, 8, 6, 4), (8, 5, 5)])
+@pytest.mark.parametrize("stride", [1, 2, (1, 3)])
+def test_convolutions_of_one_by_one(times, shape, stride):
+    model = pruned(nn.Conv2d(8, 12, 1, stride=stride), nn.ReLU(), nn.Conv2d(12, 6, 1, bias=False))
+    x = torch.randn(shape)
+    fast = fadeout.sparse(model, x)
+    assert kinds(fast) == [SparseConvolution, nn.ReLU, SparseConvolution]
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_blocks_run_as_blocks(times):
+    model = pruned(nn.Linear(64, 64), structure=fadeout.Blocks(16, 16), sparsity=0.8)
+    for rows in (1, 3):
+        x = torch.randn(rows, 64)
+        fast = fadeout.sparse(model, x)
+        assert fast.choices[0].product == "bsr 16"
+        torch.testing.assert_close(fast(x), model(x))
+
+
+def test_larger_kernels_groups_and_dense_layers_stay(times):
+    model = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1, groups=2), nn.Conv2d(4, 4, 1, padding=1))
+    fadeout.methods.one_shot(model, 0.9)
+    assert fadeout.sparse(model, torch.randn(1, 4, 5, 5)).choices == ()
+    dense = fadeout.sparse(nn.Linear(4, 4), torch.zeros(1, 4))
+    assert (dense.choices[0].product, dense.choices[0].why) == ("dense", "too few zeros")
+    assert dense.why == "no sparse product is faster"
+
+
+def test_a_product_that_is_not_faster_is_not_chosen(times):
+    times["csr"] = 3.9  # within the noise
+    fast = fadeout.sparse(pruned(nn.Linear(24, 16)), torch.randn(2, 24))
+    assert kinds(fast) == [nn.Linear]
+    assert fast.choices[0].why == "csr is 1.03 times as fast"
+
+
+def test_a_busy_machine_is_said_to_be_one(times):
+    times["spread"] = 0.5
+    fast = fadeout.sparse(pruned(nn.Linear(24, 16)), torch.randn(2, 24))
+    assert fast.choices[0].why == "4.00 times as fast, on a busy machine (spread 50%)"
+    times["csr"] = 3.0  # the quartiles overlap
+    fast = fadeout.sparse(pruned(nn.Linear(24, 16)), torch.randn(2, 24))
+    assert fast.choices[0].product == "dense"
+
+
+def test_where_the_whole_is_slower_all_is_dense(times):
+    times["sparse"] = 5.0
+    model = pruned(nn.Linear(24, 16))
+    fast = fadeout.sparse(model, torch.randn(2, 24))
+    assert kinds(fast) == [nn.Linear]
+    assert fast.why == "all dense: the whole would take 1.25 times as long"
+
+
+def test_it_says_what_it_chose(times):
+    model = pruned(nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 8))
+    nn.init.ones_(model[2].weight)
+    text = repr(fadeout.sparse(model, torch.randn(2, 24))).splitlines()
+    assert text[0].split() == ["layer", "product", "zeros", "dense", "chosen", "why"]
+    assert " ".join(text[2].split()).endswith("% 4 ms 1 ms 4.00 times as fast")
+    assert text[3].split() == ["2", "dense", "0.0%", "too", "few", "zeros"]
+    assert text[-1].split() == ["total", "2.00", "times", "as", "fast"]
+
+
+def test_the_model_is_left_as_it_was(times, same_bits):
+    model = pruned(nn.Linear(24, 16), nn.Dropout(0.5), nn.Linear(16, 8)).train()
+    before = copy.deepcopy(model)
+    fast = fadeout.sparse(nn.DataParallel(model), torch.randn(2, 24))
+    same_bits(model, before)
+    assert model.training
+    assert model[1].training
+    assert not model._forward_pre_hooks
+    assert not fast.training
+    assert not fast(torch.randn(2, 24)).requires_grad
+    with pytest.raises(ValueError, match="for inference"):
+        fast.train()
+
+
+def test_an_encoder_of_transformers(times):
+    """Its fused call would read dense weights; attention that is one call stays dense."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    fadeout.methods.one_shot(model, 0.9)
+    x = torch.randn(2, 5, 16)
+    fast = fadeout.sparse(model, {"src": x})
+    assert {choice.name.rpartition(".")[2] for choice in fast.choices} == {"linear1", "linear2"}
+    assert "times as fast" in fast.why
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+class Reader(nn.Module):
+    """Uses the weights of its layer twice, once by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x) @ self.layer.weight.t().contiguous().view(8, 8)
+
+
+def test_a_network_that_reads_the_weights_itself_stays_dense(times):
+    model = Reader()
+    fadeout.methods.one_shot(model, 0.9)
+    x = torch.randn(2, 8)
+    fast = fadeout.sparse(model, x)
+    assert fast.why.startswith("all dense: ")
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_types_without_a_sparse_product_stay_dense(times):
+    model, x = pruned(nn.Linear(24, 16)).half(), torch.randn(2, 24).half()
+    fast = fadeout.sparse(model, x)
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_for_real():
+    """Whatever this machine says: the outputs are the same, and every choice has its times."""
+    model = pruned(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64), sparsity=0.98)
+    x = torch.randn(16, 256)
+    fast = fadeout.sparse(model, x)
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert all(set(choice.milliseconds) >= {"dense", "csr"} for choice in fast.choices)

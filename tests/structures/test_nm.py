@@ -1,0 +1,158 @@
+"""N:M: exactly n of every m stay."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.sparse import _semi_structured_conversions as semi_structured
+
+from fadeout import NM, Decay, Latent, Progressive, SelectiveWeightDecay, criteria, schedules
+from fadeout.methods import GradualMagnitudePruning, iterative, one_shot
+
+FADES = {
+    "progressive": Progressive(),
+    "latent": Latent(),
+    "gradient": Decay(schedules.exponential(1.0, 1e4), weight_decay=1e-3),
+    "implicit": Decay(1e30, weight_decay=1.0, mode="implicit"),
+}
+PATTERNS = st.integers(2, 6).flatmap(lambda m: st.tuples(st.integers(1, m - 1), st.just(m)))
+
+
+@st.composite
+def scores(draw):
+    """Of matrices and filters, in any memory layout, with ties or without."""
+    found = {}
+    for number in range(draw(st.integers(1, 3))):
+        shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 13)))
+        shape = (*shape, 2, 3) if draw(st.booleans()) else shape
+        value = torch.randint(0, 3, shape).float() if draw(st.booleans()) else torch.rand(shape)
+        if len(shape) == 4 and draw(st.booleans()):
+            value = value.to(memory_format=torch.channels_last)
+        found[f"p{number}"] = value
+    return found
+
+
+def groups(tensor, m):
+    """Every group of m inputs as a row, and what is left of each row of inputs."""
+    rows = tensor.movedim(1, -1).reshape(-1, tensor.shape[1])
+    end = rows.shape[1] // m * m
+    return rows[:, :end].reshape(-1, m), rows[:, end:]
+
+
+@given(scores(), PATTERNS)
+def test_exactly_n_of_every_m_stay_and_they_are_the_highest(values, pattern):
+    n, m = pattern
+    for name, gone in NM(n, m).select(values, 1 - n / m).items():
+        marks, rest = groups(gone, m)
+        assert not rest.any()
+        expected = groups(values[name], m)[0].argsort(dim=1, stable=True)[:, : m - n]
+        wanted = torch.zeros_like(marks).scatter_(1, expected, True)
+        assert torch.equal(marks, wanted)
+
+
+@given(scores(), PATTERNS, st.floats(0.01, 0.99))
+def test_below_the_pattern_the_number_is_exact_and_the_pattern_never_broken(values, pattern, share):
+    n, m = pattern
+    structure = NM(n, m)
+    sparsity = share * (structure.sparsity - 2e-3)
+    marks = structure.select(values, sparsity)
+    total = sum(structure.grouped(value.shape) for value in values.values())
+    assert sum(int(mark.sum()) for mark in marks.values()) == round(sparsity * total)
+    complete = structure.select(values, structure.sparsity)
+    assert all(not (marks[name] & ~complete[name]).any() for name in values)
+
+
+def test_by_hand():
+    weights = {"w": torch.tensor([[1.0, 4.0, 3.0, 2.0, 5.0], [2.0, 2.0, 2.0, 2.0, 0.0]])}
+    found = NM(2, 4).select(weights, 0.5)["w"]
+    assert found.tolist() == [[True, False, False, True, False], [True, True, False, False, False]]
+
+
+def test_a_two_of_four_result_is_what_semi_structured_tensors_take():
+    """The conversion to their form and back loses nothing; where the pattern is broken it would."""
+    model = nn.Linear(64, 32, bias=False)
+    one_shot(model, 0.5, structure=NM(2, 4))
+    weight = model.weight.detach().half()
+    packed, where = semi_structured.sparse_semi_structured_from_dense_cutlass(weight)
+    assert packed.numel() == weight.numel() // 2
+    back = semi_structured.sparse_semi_structured_to_dense_cutlass(packed, where)
+    assert torch.equal(back, weight)
+    broken = torch.ones_like(weight)
+    again = semi_structured.sparse_semi_structured_from_dense_cutlass(broken)
+    assert not torch.equal(semi_structured.sparse_semi_structured_to_dense_cutlass(*again), broken)
+
+
+@pytest.mark.filterwarnings("ignore:remove.. after step 60")
+@pytest.mark.parametrize("fade", FADES)
+def test_every_fade_ends_in_the_pattern_and_removal_is_free(make_task, train, fade):
+    task = make_task("conv")
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.05, momentum=0.9)
+    pruner = SelectiveWeightDecay(
+        task.model, optimizer, sparsity=0.5, steps=60, structure=NM(1, 2), fade=FADES[fade]
+    )
+    train(task, [optimizer], 60)
+    assert pruner.fade <= (0.15 if fade == "gradient" else 1e-12)
+    for name in pruner.remove():
+        weight = task.model.get_parameter(name)
+        assert (groups(weight, 2)[0].count_nonzero(1) == 1).all(), name
+
+
+def test_a_schedule_may_end_there(make_task, train):
+    task = make_task("mlp")
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.05)
+    pruner = SelectiveWeightDecay(
+        task.model, optimizer, sparsity=schedules.cubic(0.5, window=(0, 0.5)), steps=40, structure=NM(2, 4)
+    )
+    train(task, [optimizer], 40)
+    assert pruner.fade == 0
+    assert all((groups(mask, 4)[0].sum(1) == 2).all() for mask in pruner.masks().values())
+
+
+def test_in_rounds_and_held(make_task, train):
+    task = make_task("mlp")
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.05)
+    masks = iterative(task.model, optimizer, lambda number: None, sparsity=0.5, structure=NM(2, 4))
+    assert all((groups(mask, 4)[0].sum(1) == 2).all() for mask in masks.values())
+    for criterion in (criteria.lamp, criteria.taylor):
+        task = make_task("mlp")
+        optimizer = torch.optim.SGD(task.model.parameters(), lr=0.05)
+        pruner = GradualMagnitudePruning(
+            task.model, optimizer, sparsity=0.5, steps=20, structure=NM(2, 4), criterion=criterion
+        )
+        train(task, [optimizer], 20)
+        assert pruner.fade == 0
+
+
+def test_thirds_need_not_be_written_out(bare):
+    model = bare(w=torch.randn(4, 9))
+    assert one_shot(model, 0.333, structure=NM(2, 3)).left == 24
+
+
+def test_repr_says_how_many_are_left_alone():
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=5, structure=NM(2, 4))
+    assert "42 weights of 2 parameters, 10 weights left alone" in repr(pruner)
+    assert pruner.masks()["0.weight"][:, 4:].all()
+
+
+def test_a_weight_that_is_not_finite_is_named(bare, push):
+    model = bare(w=[[1.0, float("inf"), 1.0, 2.0]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=5, structure=NM(2, 4))
+    with pytest.raises(ValueError, match=r"'w' holds NaN or infinite.*step 0"):
+        push(model, optimizer)
+
+
+def test_targets_and_patterns_that_cannot_be():
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"keeps 2 of every 4 .* at most 0.5 .* got sparsity=0.9"):
+        SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=5, structure=NM(2, 4))
+    with pytest.raises(ValueError, match="none of the prunable parameters has 16 inputs"):
+        SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=5, structure=NM(8, 16))
+    with pytest.raises(ValueError, match=r"n is below m; got NM\(4, 4\)"):
+        NM(4, 4)
+    with pytest.raises(ValueError, match="n is a whole number from 1 up, got 0"):
+        NM(0, 4)

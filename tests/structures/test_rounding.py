@@ -1,0 +1,189 @@
+"""Widths in multiples, and a target that stays exact."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import conv, size
+from support.structured import IMAGE, Residual, bind, scatter
+from torch import nn
+
+import fadeout
+from fadeout import Channels, SelectiveWeightDecay, models
+from fadeout.methods import one_shot
+from fadeout.structures import rounding
+from fadeout.structures.rounding import find_families
+
+
+def wide(groups=1):
+    return nn.Sequential(
+        *(conv(3, 32, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+        *(conv(32, 40, 3, groups=groups), nn.BatchNorm2d(40), nn.ReLU(), nn.Flatten(), nn.Linear(160, 3)),
+    )
+
+
+LARGE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+NETWORKS = {
+    "chain": (wide, {}, IMAGE),
+    "grouped": (lambda: wide(groups=2), {}, IMAGE),
+    "residual": (lambda: Residual(32), {}, IMAGE),
+    "coupled": (lambda: Residual(32), {"couple": True}, IMAGE),
+    "resnet": (lambda: models.resnet20(width=16), {}, LARGE),
+    "coupled resnet": (
+        lambda: models.resnet20(width=16, post_norm=False),
+        {"couple": True, "candidates": "all"},
+        LARGE,
+    ),
+    "depthwise": (lambda: models.mobilenetv2(width_mult=0.25), {}, LARGE),
+}
+
+
+def pruned(name, sparsity, multiple):
+    build, arguments, example = NETWORKS[name]
+    torch.manual_seed(0)
+    model = scatter(build()).eval()
+    structure = Channels(example, multiple_of=multiple, **arguments)
+    bound = bind(model, structure)
+    gone = bound.select({n: p.detach().abs() for n, p in bound.parameters.items()}, sparsity)
+    masks = one_shot(model, sparsity, structure=structure)
+    assert all(torch.equal(masks[name], ~gone[name]) for name in gone)
+    small = fadeout.compact(model, example, couple=structure.couple)
+    torch.testing.assert_close(small(example), model(example), rtol=1e-3, atol=1e-4)
+    return model, small, masks, bound
+
+
+def channel(cost):
+    """The fraction of the network that one channel is, at most: nothing can be more exact."""
+    whole = {name: np.ones(width, bool) for name, width in cost.widths.items()}
+    left = [cost.left({**whole, name: np.arange(len(mask)) > 0}) for name, mask in whole.items()]
+    return 1 - min(left) / cost.total
+
+
+@pytest.mark.parametrize("sparsity", [0.3, 0.75])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_physical_widths_are_multiples_and_the_target_is_exact(name, sparsity):
+    model, small, _, bound = pruned(name, sparsity, 8)
+    gone = 1 - size(small) / size(model)
+    unrounded = bound.rounding.unrounded
+    assert len(unrounded) <= max(len(family) for family in bound.rounding._families)
+    if name == "grouped":  # its convolution loses channels only where all its groups do
+        assert sparsity <= gone <= sparsity + 0.05
+        return
+    assert sparsity <= gone <= sparsity + max(0.01, channel(bound.cost)) + 1e-9
+    for layer in bound.layers:
+        norm = small.get_submodule(layer.name)
+        left = next(m for m in norm.modules() if isinstance(m, nn.BatchNorm2d)).num_features
+        fits = left % 8 == 0 or left == layer.width or left < 8
+        assert fits or layer.name in unrounded, (layer.name, left, layer.width)
+
+
+@pytest.mark.parametrize("name", ["chain", "residual", "resnet"])
+def test_one_is_what_it_always_was(name):
+    plain = pruned(name, 0.5, 1)[2]
+    build, arguments, example = NETWORKS[name]
+    torch.manual_seed(0)
+    model = scatter(build())
+    again = one_shot(model, 0.5, structure=Channels(example, **arguments))
+    assert all(torch.equal(plain[key], again[key]) for key in plain)
+
+
+def test_scores_decide_which_channels_fill_a_layer_up():
+    """In each layer the highest stay."""
+    model = scatter(wide())
+    bound = bind(model, Channels(IMAGE, multiple_of=8))
+    scores = {name: p.detach().abs() for name, p in bound.parameters.items()}
+    marks = bound.select(scores, 0.5)
+    for layer in bound.layers:
+        gone = marks[layer.fading[0]]
+        score = scores[layer.scored[0]]
+        assert score[gone].max() <= score[~gone].min()
+
+
+def test_a_narrow_network_leaves_a_layer_unrounded_and_says_so():
+    """Eight channels of twelve are far more than a point: the target comes first."""
+    torch.manual_seed(0)
+    model = scatter(nn.Sequential(conv(3, 12, 3), nn.BatchNorm2d(12), nn.ReLU(), conv(12, 3, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    structure = Channels(IMAGE, multiple_of=8, by="scale")
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.1, steps=5, structure=structure)
+    left = int(pruner.masks()["1.weight"].sum())
+    assert left == 10  # the most with which the target is reached
+    said = "widths in multiples of 8, but for 1, left unrounded for the sake of the target"
+    assert said in repr(pruner)
+
+
+def test_families():
+    """Both sides of an addition if coupled, and the layers around a depthwise convolution."""
+    for couple, expected in ((False, [["bn1"], ["bn2"], ["bn3"]]), (True, [["bn1", "bn3"], ["bn2"]])):
+        bound = bind(Residual(8), Channels(IMAGE, couple=couple, multiple_of=4))
+        names = [layer.name for layer in bound.layers]
+        found = find_families(bound.cost.network, bound.cost.widths, couple)
+        assert sorted([names[i] for i in family] for family in found) == expected
+    bound = bind(models.mobilenetv2(width_mult=0.1), Channels(LARGE, multiple_of=4))
+    sizes = [len(family) for family in bound.rounding._families]
+    assert sizes.count(2) > 10
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    st.integers(2, 9),
+    st.floats(0.05, 0.95),
+    st.integers(0, 2),
+    st.randoms(use_true_random=False),
+)
+def test_any_widths(widths, multiple, sparsity, least, random):
+    """A network in which each channel costs one: never less than asked, and rounded but for one layer."""
+
+    class Count:
+        total = sum(widths)
+
+        def left(self, alive):
+            return sum(int(mask.sum()) for mask in alive.values())
+
+    names = [str(number) for number in range(len(widths))]
+    families = [[number] for number in range(len(widths))]
+    scores = [np.array([random.choice([0.5, random.random()]) for _ in range(w)]) for w in widths]
+    made = rounding.Rounding(multiple, families, names, Count(), least)
+    wanted = sparsity * sum(max(w - least, 0) for w in widths)
+    alive = made.choose(scores, wanted)
+    kept = [int(alive[name].sum()) for name in names]
+    gone = sum(widths) - sum(kept)
+    assert gone >= wanted
+    assert all(k >= min(least, w) for k, w in zip(kept, widths, strict=True))
+    for name, k, width in zip(names, kept, widths, strict=True):
+        assert k % multiple == 0 or k == width or k < multiple or name in made.unrounded
+    assert gone - wanted <= 0.01 * sum(widths) + 1 or not made.unrounded
+    assert gone - wanted < max(0.01 * sum(widths), 1) + 1e-9
+    again = rounding.Rounding(multiple, families, names, Count(), least)
+    again._last = random.randint(0, sum(widths))  # where the search begins makes no difference
+    assert all(np.array_equal(mask, alive[name]) for name, mask in again.choose(scores, wanted).items())
+
+
+def test_auto_is_measured_agreed_and_saved(monkeypatch):
+    monkeypatch.setattr(rounding, "best_multiple", lambda threads: 16)
+    model = scatter(wide())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    build = {"sparsity": 0.5, "steps": 5, "structure": Channels(IMAGE, multiple_of="auto")}
+    pruner = SelectiveWeightDecay(model, optimizer, **build)
+    assert "multiples of 16" in repr(pruner)
+    state = pruner.state_dict()
+    pruner.detach()
+    monkeypatch.setattr(rounding, "best_multiple", lambda threads: 8)
+    other = SelectiveWeightDecay(model, optimizer, **build)
+    assert "multiples of 8" in repr(other)
+    other.load_state_dict(state)
+    assert "multiples of 16" in repr(other)
+
+
+def test_the_measurement_is_made_once_and_is_one_of_two(monkeypatch):
+    rounding.best_multiple.cache_clear()
+    assert rounding.best_multiple(1) in (8, 16)
+    monkeypatch.setattr(rounding, "race", None)
+    assert rounding.best_multiple(1) in (8, 16)
+
+
+@pytest.mark.parametrize("multiple", [0, -8, 1.5, "eight", True])
+def test_multiples_that_are_none(multiple):
+    with pytest.raises(ValueError, match="multiple_of is a whole number from 1 up or one of 'auto'"):
+        Channels(IMAGE, multiple_of=multiple)
