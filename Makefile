@@ -5,9 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 RIVALS := $(VENV)/rivals
+DOCS := $(VENV)/docs
+RELEASE := $(VENV)/release
 ZOO := $(VENV)/zoo
 
-.PHONY: demo test slow lint bench install clean
+.PHONY: demo test slow lint bench docs notebooks dist install clean
 
 demo: $(INSTALLED)
 	$(BIN)/fadeout demo
@@ -26,6 +28,22 @@ lint: $(ZOO)
 
 bench: $(RIVALS)
 	$(BIN)/python benchmarks/run.py
+
+# strict: a broken link, or a public name without a docstring or a place in the reference, fails
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html is the start"
+
+# what the tutorials print and draw, anew
+notebooks: $(INSTALLED)
+	$(BIN)/python tools/notebooks.py docs/tutorials/*.ipynb
+
+# wheel and sdist, checked
+dist: $(RELEASE)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 
 install: $(INSTALLED)
 
@@ -48,5 +66,13 @@ $(RIVALS): $(INSTALLED)
 	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[bench]"
 	@touch $@
 
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[docs]"
+	@touch $@
+
+$(RELEASE): $(INSTALLED)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[release]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) dist site

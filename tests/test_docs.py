@@ -1,36 +1,89 @@
-"""The programs in the documents run as they stand there."""
+"""The programs in the documents run as they stand there, and print what they say they print.
+
+The Python blocks of a page are one program. A block that begins with ``# needs PACKAGE`` is one of its own,
+skipped where the package is missing; one that begins with ``# torchrun`` runs in two processes.
+"""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import support.torchvision_stubs  # noqa: F401  before lightning imports torchvision
 import torch
 
 import fadeout
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "distributed.md").read_text(), re.DOTALL)
+
+
+class Program(NamedTuple):
+    page: str
+    code: str
+    needs: str = ""
+
+
+def programs(page: Path) -> list[Program]:
+    """The programs of a page: that of its plain blocks first."""
+    name = str(page.relative_to(ROOT))
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    alone = [b for b in blocks if b.startswith(("# needs ", "# torchrun "))]
+    plain = "".join(block for block in blocks if block not in alone)
+    parts = [Program(name, plain)] if plain else []
+    return parts + [Program(name, b, b.partition("\n")[0].removeprefix("# ")) for b in alone]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = [program for page in PAGES for program in programs(page)]
+HERE = [p for p in PROGRAMS if not p.needs.startswith("torchrun")]
+SPREAD = [p for p in PROGRAMS if p.needs.startswith("torchrun")]
+
+
+def expected(code: str) -> list[str]:
+    """What the comments behind the calls of print say."""
+    return re.findall(r"^\s*(?:print\(.*\)|\)\))  # (.+)$", code, re.MULTILINE)
+
+
+def test_every_guide_has_a_program():
+    pages = {page.name for page in (ROOT / "docs" / "how-to").glob("*.md")} - {"index.md"}
+    assert pages == {Path(program.page).name for program in PROGRAMS if "/how-to/" in program.page}
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.filterwarnings("default")  # those of the packages that a page needs
+@pytest.mark.parametrize("program", HERE, ids=lambda p: f"{p.page} {p.needs}".strip())
+def test_program(program, tmp_path, monkeypatch, capsys):
+    if program.needs:
+        needed = program.needs.removeprefix("needs ")
+        try:
+            pkgutil.resolve_name(needed)
+        except (ImportError, AttributeError) as error:
+            pytest.skip(f"{needed} is not here: {error}")
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng():
+        exec(compile(program.code, program.page, "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in expected(program.code) if line not in printed] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(2))
-def test_distributed(tmp_path, number):
-    (tmp_path / "train.py").write_text(PROGRAMS[number])
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        "train.py",
-    ]
+@pytest.mark.parametrize("program", SPREAD, ids=lambda p: p.page)
+def test_distributed(program, tmp_path):
+    (tmp_path / "train.py").write_text(program.code)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command,
+        [*torchrun, "train.py"],
         cwd=tmp_path,
         env=os.environ | paths,
         capture_output=True,

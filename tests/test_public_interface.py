@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fadeout
-from fadeout import criteria, export, methods, models, schedules
+from fadeout import criteria, export, methods, models, plot, schedules
 from fadeout.methods.slimming import Slimming
 
 LISTED = Path(__file__).parent / "fixtures" / "public_interface.txt"
@@ -33,6 +33,8 @@ def described() -> list[str]:
         for name, value in _members(module):
             lines += _lines(f"{module.__name__}.{name}", value)
     lines += _lines("fadeout.methods.slimming.Slimming", Slimming)
+    for name, value in _members(plot):
+        lines += _lines(f"fadeout.plot.{name}", value)
     for name, value in _results().items():
         lines += [f"{name}: {', '.join(_attributes(value))}"]
     return lines
