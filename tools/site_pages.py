@@ -30,13 +30,13 @@ PLACES = {
     },
 }
 NEXT = {
-    "changelog.md": "what is [known and open](progressive.md), or back to the [start](index.md).",
+    "changelog.md": "what is [known and open](defaults.md), or back to the [start](index.md).",
     "contributing.md": "the [architecture](architecture.md), with three walks through the code.",
     "architecture.md": "[a method of your own](how-to/own-method.md), or [contributing](contributing.md).",
     "attacks.md": "[how to contribute](contributing.md) another.",
     "distributed.md": "the guide [Several processes](how-to/several-processes.md) in short.",
     "experiments.md": "[what came of it](results/index.md).",
-    "progressive.md": "[the tables](results/index.md), or [why removal is free](concepts/removal.md).",
+    "defaults.md": "[the tables](results/index.md), or [why removal is free](concepts/removal.md).",
     "security.md": "[what was tried against it](attacks.md).",
     "speed.md": "[all figures](results/bench.md).",
 }
