@@ -236,3 +236,24 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
 def test_differences_by_hand(wanted, found, difference):
     measured = fadeout.export._difference([torch.tensor(wanted)], [torch.tensor(found)])
     assert measured == pytest.approx(difference)
+
+
+class ByName(nn.Module):
+    """As networks of transformers: arguments by name, outputs in a mapping."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, attention_mask=None, input_ids=None):
+        words = self.words(input_ids)
+        if attention_mask is not None:
+            words = words * attention_mask.unsqueeze(-1)
+        return {"logits": self.out(words.mean(1))}
+
+
+@pytest.mark.parametrize("kind", ["onnx", "program"])
+def test_arguments_by_name(tmp_path, kind):
+    example = {"input_ids": torch.randint(9, (2, 5)), "attention_mask": torch.ones(2, 5)}
+    file = tmp_path / "network"
+    assert getattr(fadeout.export, kind)(ByName(), file, example).difference < 1e-5

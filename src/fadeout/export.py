@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.utils import _pytree as pytree
 
 from fadeout._arguments import ExampleInput, Only, checked, fitting_example
 from fadeout._checks import extra
 from fadeout._files import write_atomically
+from fadeout.graph.example import Example, tensors_in
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
 Tolerance = Annotated[float, Only(lambda x: x >= 0, "a number from 0 on")]
-Run = Callable[[tuple[Tensor, ...]], list[Tensor]]
+Run = Callable[[Example], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def onnx(
     Args:
         model: the network, wrapped or not.
         path: of the file, by custom ``*.onnx``.
-        example_input: a tensor, or a tuple of tensors, that ``model(*example_input)`` takes.
+        example_input: a tensor, a tuple of tensors that ``model(*example_input)`` takes, or a mapping of
+            those that ``model(**example_input)`` takes.
         tolerance: the largest difference to accept; where the largest output of the model is above one,
             as a fraction of that.
         dynamic_batch: the file takes batches of any size, in the first dimension of all inputs.
@@ -90,12 +91,13 @@ def onnx(
         options.log_severity_level = 4  # what goes wrong is raised, and need not be printed too
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         names = [each.name for each in session.get_inputs()]
-        return lambda inputs: [
-            torch.from_numpy(output)
-            for output in session.run(
-                None, {name: each.numpy(force=True) for name, each in zip(names, inputs, strict=True)}
-            )
-        ]
+
+        def run(example: Example) -> list[Tensor]:
+            given = example.kwargs or dict(zip(names, example.args, strict=True))
+            arrays = {name: given[name].numpy(force=True) for name in names}
+            return [torch.from_numpy(output) for output in session.run(None, arrays)]
+
+        return run
 
     return _export(model, path, example_input, tolerance, dynamic_batch, write, open_file)
 
@@ -131,7 +133,7 @@ def program(
     def open_file(file: Path) -> Run:
         with file.open("rb") as stream:
             module = torch.export.load(stream).module()
-        return lambda inputs: _tensors(module(*inputs))
+        return lambda example: tensors_in(module(*example.args, **example.kwargs))
 
     return _export(model, path, example_input, tolerance, dynamic_batch, write, open_file)
 
@@ -147,37 +149,48 @@ def _export(
 ) -> Exported:
     """Trace, write, run and compare; then put the file in place."""
     model, path = unwrap(model), Path(path)
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
+    example = Example.of(example_input)
+    inputs = [*example.args, *example.kwargs.values()]
     if not inputs or not all(isinstance(each, Tensor) for each in inputs):
-        raise ValueError("example_input is a tensor, or a tuple of tensors, that model(*example_input) takes")
+        raise ValueError(
+            "example_input is a tensor, a tuple of tensors that model(*example_input) takes, or a mapping of "
+            "those that model(**example_input) takes"
+        )
     size = _batch_size(inputs) if dynamic_batch else 0
+
+    def call(example: Example) -> list[Tensor]:
+        args, kwargs = example.fresh()  # networks may work in place
+        return tensors_in(model(*args, **kwargs))
+
     with still(model), fitting_example():
-        model(*_copies(inputs))
-    traced, batches, axes = inputs, [inputs], {}
+        call(example)
+    traced, batches, axes = example, [example], {}
     if dynamic_batch:
         axes = {0: Dim("batch")}
-        traced = _batch(inputs, max(size, 2))  # torch.export takes a size of one for a constant
-        batches.append(_batch(inputs, size + 2))
+        traced = _batch(example, max(size, 2))  # torch.export takes a size of one for a constant
+        batches.append(_batch(example, size + 2))
     difference = 0.0
 
     def write_and_compare(file: Path) -> None:
         nonlocal difference
         try:
-            shapes = [axes if each.dim() else None for each in traced]
-            named = inspect.signature(model.forward).bind(*shapes).arguments
-            exported = torch.export.export(model, traced, dynamic_shapes=dict(named), strict=False)
+            shapes = traced.map(lambda each: axes if each.dim() else None)
+            named = inspect.signature(model.forward).bind(*shapes.args, **shapes.kwargs).arguments
+            exported = torch.export.export(
+                model, traced.args, traced.kwargs, dynamic_shapes=dict(named), strict=False
+            )
         except Exception as error:
             hint = "; if it is the size of the batch, pass dynamic_batch=False" if dynamic_batch else ""
             raise ValueError(f"torch.export cannot trace the network{hint}: {error}") from error
         try:
             write(exported, file, dict(named))
             run = open_file(file)
-            outputs = [run(_copies(batch)) for batch in batches]
+            outputs = [run(Example(*batch.fresh())) for batch in batches]
         except OSError:  # a full disk says nothing about the network
             raise
         except Exception as error:
             raise RuntimeError(f"{path.name} cannot be made of this network, or not run: {error}") from error
-        wanted = [_tensors(model(*_copies(batch))) for batch in batches]
+        wanted = [call(batch) for batch in batches]
         difference = max(map(_difference, wanted, outputs))
         if not difference <= tolerance:
             raise RuntimeError(
@@ -190,7 +203,7 @@ def _export(
     return Exported(path, path.stat().st_size, difference)
 
 
-def _batch_size(inputs: tuple[Tensor, ...]) -> int:
+def _batch_size(inputs: Sequence[Tensor]) -> int:
     sizes = {len(each) for each in inputs if each.dim()}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
@@ -200,20 +213,11 @@ def _batch_size(inputs: tuple[Tensor, ...]) -> int:
     return sizes.pop()
 
 
-def _batch(inputs: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
+def _batch(example: Example, size: int) -> Example:
     """A batch of another size, of the same examples over and over."""
-    return tuple(
-        each[torch.arange(size, device=each.device) % len(each)] if each.dim() else each for each in inputs
+    return example.map(
+        lambda each: each[torch.arange(size, device=each.device) % len(each)] if each.dim() else each
     )
-
-
-def _copies(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Networks may work in place."""
-    return tuple(each.clone() for each in inputs)
-
-
-def _tensors(outputs: Any) -> list[Tensor]:
-    return [each for each in pytree.tree_leaves(outputs) if isinstance(each, Tensor)]
 
 
 def _difference(wanted: list[Tensor], found: list[Tensor]) -> float:
