@@ -1,7 +1,6 @@
 """Transformers of others lose heads and hidden units while they train; then cut, saved, loaded, exported."""
 
 import pytest
-import support.torchvision_stubs  # noqa: F401 - before transformers looks for torchvision
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
