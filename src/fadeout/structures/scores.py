@@ -90,9 +90,15 @@ class Scores:
             return scores
         odd = [bool(score.isnan().any()) for score in scores.values()]
         odd = odd if alone else self._layout.any(odd)
-        for name, is_odd in zip(scores, odd, strict=True):
-            if is_odd:
-                raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {self.clock.step}")
+        if any(odd):
+            name, when = next(n for n, is_odd in zip(scores, odd, strict=True) if is_odd), self.clock.step
+            diverged = not_finite(self.parameters, self._layout, alone)
+            if diverged is not None:
+                raise ValueError(
+                    f"{diverged!r} holds NaN or infinite weights at step {when}: training has diverged. The "
+                    "pruner has changed nothing in this step"
+                )
+            raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {when}")
         return scores
 
 
