@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fadeout._arguments import Count, checked
+from fadeout.selection.floats import double
 from fadeout.structures.base import Bound, BoundMagnitudes, Structure, split
 from fadeout.torch_bridge.sharding import Layout, Region
 
@@ -115,7 +116,7 @@ class _Tiling:
         width = matrix.shape[1] // self.columns
         sums = []
         for piece in split(matrix, self.rows):
-            wide = (piece.abs() if magnitude else piece).double()
+            wide = double(piece.abs() if magnitude else piece)
             sums.append(wide.view(-1, self.rows, width, self.columns).sum(3).sum(1))
         whole.view(self._shape)[self._tiles] = torch.cat(sums)
         return whole
