@@ -90,8 +90,8 @@ class _Tiling:
     """The tiles of one parameter, of which this process has a region."""
 
     region: Region
-    rows: Count
-    columns: Count
+    rows: int
+    columns: int
 
     @cached_property
     def sizes(self) -> np.ndarray:
