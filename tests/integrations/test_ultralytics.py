@@ -145,19 +145,11 @@ def test_stopped_early(train):
     assert fading.masks is None
 
 
-def test_compacted(train):
+def test_channels_that_cannot_be_followed_yet_are_refused(train):
     structure = fadeout.Channels(torch.zeros(2, 3, 32, 32))
     fading = fadeout.integrations.ultralytics.Fadeout(sparsity=0.5, structure=structure, compact=True)
-    try:
-        yolo = train(fading, "run")
-    except ValueError as error:
-        pytest.skip(f"the graph does not follow it: {error}"[:200])
-    average, small = yolo.trainer.ema.ema.float().eval(), fading.compacted.eval()
-    x = torch.rand(3, 3, 32, 32)
-    for one, other in zip(small(x), average(x), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    before, after = (sum(p.numel() for p in m.parameters()) for m in (average, small))
-    assert after <= before / 2
+    with pytest.raises(ValueError, match="no channel of this network can go"):
+        train(fading, "run")
 
 
 def test_docstrings(ultralytics):

@@ -42,7 +42,8 @@ class Fadeout:
         steps: only checked against the number of optimizer steps that follows from the settings.
         compact: leave the smaller network in ``compacted``, cut out of the average, for
             :func:`fadeout.export.onnx` or :func:`fadeout.save`. The example comes from the structure, or is
-            an image of the size trained with.
+            an image of the size trained with. (Channels of YOLO's own networks cannot be followed yet:
+            ``structure=fadeout.Channels(...)`` is refused there.)
         method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`.
         arguments: for the pruner: ``structure``, ``criterion``, ``fade``, ``prunable``.
 

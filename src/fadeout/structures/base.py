@@ -207,7 +207,7 @@ class Structure:
             sparsity: the fraction to remove.
             layout: where the scores are blocks of larger ones, who has the others.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no select()")
+        return self.mark(scores, sparsity, layout or Layout({}, alone=True))
 
     def mark(
         self, values: Mapping[str, Tensor], sparsity: float, layout: Layout, magnitude: bool = False
@@ -217,7 +217,7 @@ class Structure:
         Raises:
             FloatingPointError: with ``magnitude``, where a weight is not finite on any process.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no mark()")
+        raise NotImplementedError(f"{type(self).__name__} has no select()")
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """Which weights go first where the user names no criterion."""

@@ -46,11 +46,6 @@ class Blocks(Structure):
     rows: Count
     columns: Count
 
-    def select(
-        self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
-    ) -> dict[str, Tensor]:
-        return self.mark(scores, sparsity, layout or Layout({}, alone=True))
-
     def mark(
         self, values: Mapping[str, Tensor], sparsity: float, layout: Layout, magnitude: bool = False
     ) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,13 +13,20 @@ from fadeout import criteria
 from fadeout._arguments import ExampleInput, Leaves, Only, checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade
-from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Network, Of
 from fadeout.graph.rules.calls import source
-from fadeout.graph.trace import trace, unknown_operators
+from fadeout.graph.trace import trace
 from fadeout.selection.floats import double
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Structure
+from fadeout.structures.channel_candidates import (
+    Layer,
+    feeds_a_normed_addition,
+    filters_of,
+    find_heads,
+    removable,
+    why_nothing_can_go,
+)
 from fadeout.structures.channel_cost import find_cost
 from fadeout.structures.rounding import Multiple, Rounding, agreed_multiple, find_families, first_true
 from fadeout.torch_bridge.meta_copy import traceable
@@ -35,36 +41,6 @@ from fadeout.torch_bridge.parameters import (
     unwrap,
 )
 from fadeout.torch_bridge.sharding import Layout, is_split, local, region_of
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The channels of one layer, and what belongs to each of them."""
-
-    name: str
-    """The module whose output the channels are: a batch-norm, or a layer that none follows."""
-    width: int
-    fading: tuple[str, ...]
-    """Parameters whose slices along the first dimension fade with their channel."""
-    scored: tuple[str, ...]
-    """Parameters whose slices make the score of their channel."""
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """For a head, which is several slices: by parameter, (channels, slices of each)."""
-
-    def by_unit(self, name: str, sizes: Tensor) -> Tensor:
-        """The norm for each channel, from those of the slices."""
-        if name not in self.rows:
-            return sizes
-        each = sizes[torch.from_numpy(self.rows[name]).to(sizes.device)]
-        return each.norm(dim=1).masked_fill(each.isneginf().any(1), -math.inf)
-
-    def by_slice(self, name: str, dead: Tensor, count: int) -> Tensor:
-        """Which slices of a parameter belong to the channels that are dead."""
-        if name not in self.rows:
-            return dead
-        found = torch.zeros(count, dtype=torch.bool, device=dead.device)
-        found[torch.from_numpy(self.rows[name])[dead].view(-1)] = True
-        return found
 
 
 class Channels(Structure):
@@ -168,15 +144,15 @@ class Channels(Structure):
         held = None if optimizers is None else held_by(optimizers)
         trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
         layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
-        heads = _heads(network) if self.by == "norm" else []
+        heads = find_heads(network) if self.by == "norm" else []
         chosen = trained if prunable is has_two_dimensions else chosen_by(prunable, everything)
         layers, heads = (
             [one for one in several if trained.issuperset(one.fading) and one.fading[0] in chosen]
             for several in (layers, heads)
         )
-        layers = [*_removable(network, layers, self.couple), *_removable(network, heads, self.couple)]
+        layers = [*removable(network, layers, self.couple), *removable(network, heads, self.couple)]
         if not layers:
-            raise ValueError(_nothing_can_go(network, self.by == "norm"))
+            raise ValueError(why_nothing_can_go(network, self.by == "norm"))
         return layers
 
     def _layer(self, node: fx.Node, network: Network) -> Layer | None:
@@ -187,14 +163,14 @@ class Channels(Structure):
         name = str(node.target)
         own = tuple(f"{name}.{each}" for each in rule.scales(network.module(node)))
         if own:
-            if self.candidates == "paper" and _feeds_a_normed_addition(node, network):
+            if self.candidates == "paper" and feeds_a_normed_addition(node, network):
                 return None
-            filters = _filters(source(node), network)
+            filters = filters_of(source(node), network)
             fading = (*own, *filters) if self.filters else own
             width = len(network.model.get_parameter(own[0]))
             return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1])
         if by_norm and not any(network.rules[user].normalizes for user in node.users):
-            filters = _filters(node, network)
+            filters = filters_of(node, network)
             width = len(network.model.get_parameter(filters[0])) if filters else 0
             return Layer(name, width, filters, filters) if filters else None
         return None
@@ -352,56 +328,6 @@ def _over_mean(scores: np.ndarray) -> np.ndarray:
     """Scores over the mean of their layer, so that layers compare; minus infinity stays what it is."""
     mean = scores[np.isfinite(scores)].mean() if np.isfinite(scores).any() else 0.0
     return scores / mean if mean > 0 else scores
-
-
-def _filters(node: fx.Node, network: Network) -> tuple[str, ...]:
-    """The parameters whose slices make the channels of a value that is read once."""
-    if node.op != "call_module" or len(network.sites(node)) > 1 or len(node.users) > 1:
-        return ()
-    return tuple(f"{node.target}.{each}" for each in network.rules[node].filters(network.module(node)))
-
-
-def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
-    """Whether a batch-norm's output goes into an addition whose result another batch-norm takes."""
-    for user in node.users:
-        rule = network.rules[user]
-        if rule.joins and any(network.rules[reader].normalizes for reader in user.users):
-            return True
-        if rule.is_identity and _feeds_a_normed_addition(user, network):
-            return True
-    return False
-
-
-def _heads(network: Network) -> list[Layer]:
-    """The heads of attentions, each of which goes as a whole."""
-    whole, found = analyse(network, dead={}), dict[str, Layer]()
-    for node, rule in network.rules.items():
-        units = rule.units(node, whole) if node in whole.flows else None
-        if units is not None and whole.flows[units.node].width > 1:
-            name, rows = network.key(units.node), tuple(units.rows)
-            found[name] = Layer(name, whole.flows[units.node].width, rows, rows, units.rows)
-    return list(found.values())
-
-
-def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
-    """The layers that really lose a channel when it is dead."""
-    dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
-    flows = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable).flows
-    follow = {network.key(node): flow for node, flow in flows.items()}
-    lost = {name for name in dead if name in follow and not follow[name].needed.all()}
-    return [layer for layer in layers if layer.name in lost]
-
-
-def _nothing_can_go(network: Network, by_norm: bool) -> str:
-    kind = "layers" if by_norm else "batch-norms"
-    unknown = unknown_operators(network)
-    stopped = f". Without a rule, and so with all their channels: {', '.join(unknown)}" if unknown else ""
-    advice = "" if by_norm else "Channels(..., by='norm') ranks layers without batch-norm too, "
-    return (
-        f"no channel of this network can go: none of its {kind} lies between layers that are known, "
-        f"chosen by prunable= and trained by the optimizer{stopped}. {advice}fadeout.Elements() prunes "
-        "single weights"
-    )
 
 
 def _by_channel(score: Tensor) -> Tensor:

@@ -64,11 +64,6 @@ class NM(Structure):
         """
         return shape[0] * (shape[1] // self.m * self.m) * prod(shape[2:]) if len(shape) > 1 else 0
 
-    def select(
-        self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None
-    ) -> dict[str, Tensor]:
-        return self.mark(scores, sparsity, layout or Layout({}, alone=True))
-
     def mark(
         self, values: Mapping[str, Tensor], sparsity: float, layout: Layout, magnitude: bool = False
     ) -> dict[str, Tensor]:
