@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fadeout import Decay, Fade, Progressive, SelectiveWeightDecay, schedules
+from fadeout import Decay, Fade, Latent, Progressive, SelectiveWeightDecay, schedules
 
 PENALTIES = pytest.mark.parametrize("penalty", ["l2", "l1", "smooth_l1"])
 NUMBERS = st.lists(st.floats(-5, 5), min_size=1, max_size=6)
@@ -189,3 +189,11 @@ def test_a_fade_of_ones_own(bare, push):
     push(model, optimizer)
     assert model.w.tolist() == [[0.25, 1.0, 3.0, 4.0]]
     assert math.isnan(pruner.factor_now)  # it did not say
+
+
+def test_latents_keep_their_range():
+    """Fourth powers of none of these are floats; at the threshold, and at zero, nothing is left."""
+    latent = torch.tensor([1e30, -1e-30, 2e-12, -1e-12, 0.0])
+    left = Latent().sparse(latent, 1e-12)
+    assert left[0] == 1e30
+    assert left[1:].tolist() == [0, pytest.approx(2e-12 * (15 / 16) ** 0.25), 0, 0]

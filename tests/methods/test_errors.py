@@ -93,7 +93,7 @@ def test_sparsity_and_steps_have_no_default(model, method):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TypeError, match="steps"):
         method(model, optimizer, sparsity=0.9)
-    with pytest.raises(TypeError, match="sparsity"):
+    with pytest.raises(ValueError, match=r"sparsity is a fraction .* got None"):
         method(model, optimizer, steps=100)
 
 

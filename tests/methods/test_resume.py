@@ -192,6 +192,12 @@ def test_channels(same_after_resuming, method, by, criterion):
 
 
 @EVERY_METHOD
+def test_channels_in_multiples(same_after_resuming, method):
+    structure = Channels(torch.zeros(1, 1, 5, 5), by="norm", multiple_of=2)
+    same_after_resuming(method, kind="conv", sparsity=0.4, structure=structure)
+
+
+@EVERY_METHOD
 @pytest.mark.parametrize("structure", [Blocks(2, 3), NM(1, 2)], ids=["blocks", "nm"])
 @pytest.mark.parametrize("criterion", ["magnitude", "average"])
 def test_blocks_and_groups(same_after_resuming, method, structure, criterion):

@@ -46,3 +46,8 @@ def test_latents_with_one_thing_changed():
     settled = {name: fade.settles(0.6, 100) for name, fade in VARIANTS.items() if name.startswith("latents")}
     assert [name for name, is_settled in settled.items() if is_settled] == ["latents settle at 0.5"]
     assert not VARIANTS["latents never settle"].settles(0.99, 100)
+    weights = torch.tensor([1.0, -2.0, 4.0])
+    assert VARIANTS["latents never settle"].sparse(weights, 2.0).equal(latent.sparse(weights, 2.0))
+    root, hard = (VARIANTS[f"latents under a {name}"] for name in ("square root", "hard threshold"))
+    assert root.sparse(weights, 2.0).tolist() == [0, 0, pytest.approx(12**0.5)]
+    assert hard.sparse(weights, 2.0).tolist() == [0, 0, 4]

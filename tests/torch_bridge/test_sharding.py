@@ -62,6 +62,25 @@ def test_equals_a_single_process(processes, size, how, kind, fade, optimizer):
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_rounded_widths_equal_a_single_process(processes, how):
+    expected = alone("rounded", "progressive", "sgd")
+    for got in processes(2).run(cases.train, how, "rounded", "progressive", "sgd"):
+        check_equal(got, expected)
+
+
+def test_all_go_by_what_the_first_has_measured(processes, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of processes that start now
+    pool = Processes(2)
+    try:
+        first, second = pool.run(cases.measured_on_each)
+    finally:
+        pool.close()
+    assert first == second
+    assert first["multiple_of"] == 2
+    assert first["times"]["scale"] > 0
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
 @pytest.mark.parametrize("method", ["elements", "channels", "slimming"])
 def test_a_closure_gets_the_penalty_of_all(processes, how, method):
     wanted = cases.closure_loss("plain", method)
@@ -115,7 +134,8 @@ def test_what_is_sent_does_not_grow_with_the_model(processes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", ["elements", "channels", "blocks", "nm", "gmp", "taylor", "GrowingRegularization", "HESSO"]
+    "method",
+    ["elements", "channels", "rounded", "blocks", "nm", "gmp", "taylor", "GrowingRegularization", "HESSO"],
 )
 def test_saved_on_four_resumed_on_two_then_on_one(processes, tmp_path, method):
     undisturbed = cases.resume("plain", method, str(tmp_path / "alone"), 0, 30)

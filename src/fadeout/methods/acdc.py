@@ -4,8 +4,8 @@ from functools import partial
 
 from torch.optim import Optimizer
 
-from fadeout.methods.mask_pruner import MaskPruner
 from fadeout.methods.method import Method, Phase
+from fadeout.pruners.mask_pruner import MaskPruner
 from fadeout.torch_bridge.parameters import momenta
 
 _COMPRESSED = ((10, 15), (20, 25), (30, 35), (40, 45), (50, 55), (60, 65), (70, 75), (85, 100))

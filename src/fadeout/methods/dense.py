@@ -4,7 +4,7 @@ from typing import Any
 
 from fadeout.masks import Masks
 from fadeout.methods.method import Method, Phase
-from fadeout.methods.summary import Row, Summary
+from fadeout.pruners.summary import Row, Summary
 
 
 class NoPruning:

@@ -4,8 +4,8 @@ from functools import partial
 
 from fadeout import criteria
 from fadeout.fades import GROWTH
-from fadeout.methods.mask_pruner import MaskPruner
 from fadeout.methods.method import CriterionName, Method, Phase
+from fadeout.pruners.mask_pruner import MaskPruner
 
 
 class GradualMagnitudePruning(MaskPruner):

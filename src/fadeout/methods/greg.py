@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fadeout.methods.channel_pruner import ChannelPruner, train_channels
-from fadeout.methods.method import Method, Phase
+from fadeout.methods.method import Method, Phase, train_channels
+from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import flush_
 from fadeout.torch_bridge.parameters import held_by
 from fadeout.torch_bridge.sharding import gradient_of

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fadeout.methods.channel_pruner import ChannelPruner, train_channels
-from fadeout.methods.method import Method, Phase
+from fadeout.methods.method import Method, Phase, train_channels
+from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import Marked
 
 _WINDOW = (0.1, 0.2)  # of the training: ten epochs of a hundred, and ten more, in the authors' examples

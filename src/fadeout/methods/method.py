@@ -7,7 +7,7 @@ A method declares itself with a :class:`Method` at the end of its own file in th
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 
@@ -92,3 +92,12 @@ class Method:
 
 
 CriterionName = Annotated[Literal["magnitude", "lamp"], "which weights go first"]
+
+
+def train_channels(
+    pruner: Callable[..., Any], name: str, epochs: int, sparsity: float, structure: str
+) -> list[Phase]:
+    """The one phase of a method that prunes channels while it trains."""
+    if structure != "channels":
+        raise ValueError(f"{name} prunes whole channels: --structure channels")
+    return [Phase("train", epochs, pruner=partial(pruner, sparsity=sparsity), restart=True)]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout._arguments import Only, Share, checked
-from fadeout.methods.mask_pruner import MaskPruner
 from fadeout.methods.method import Method, Phase
+from fadeout.pruners.mask_pruner import MaskPruner
 from fadeout.schedules import Sparsity, Steps
 from fadeout.selection.search import Finder, find_lowest
 from fadeout.structures.base import Structure

@@ -12,7 +12,7 @@ from fadeout._arguments import Only, checked
 from fadeout.masks import Masks
 from fadeout.methods.magnitude import FineTuneRate, LastFineTune
 from fadeout.methods.method import Method, Phase
-from fadeout.methods.step_pruner import StepPruner
+from fadeout.pruners.step_pruner import StepPruner
 from fadeout.schedules import Steps
 from fadeout.structures.base import Structure
 from fadeout.torch_bridge.parameters import held_by

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -10,9 +11,9 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout._arguments import checked
 from fadeout.fades import Latent
-from fadeout.methods.latents import Latents
 from fadeout.methods.method import Method, Phase
 from fadeout.methods.swd import SelectiveWeightDecay
+from fadeout.pruners.latents import Latents
 from fadeout.schedules import Sparsity, Steps, cubic
 from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
@@ -33,6 +34,8 @@ class SoftThreshold(Latent):
     >>> SoftThreshold().sparse(torch.tensor([1.0, -2.5]), 2.0)
     tensor([ 0.0000, -0.5000])
     """
+
+    pace: ClassVar[float] = 1.0
 
     def target(self, progress: float, steps: int) -> float:
         return _GROWTH(progress + 1 / steps)
@@ -103,7 +106,7 @@ class ST3(SelectiveWeightDecay):
         split = [name for name, parameter in self.parameters.items() if is_split(parameter)]
         if split:
             raise ValueError(f"ST-3 rescales whole rows, and those of {split[0]!r} lie on several processes")
-        self._latents = Rescaled(self._weight, self._layout, fade.sparse, self._base)
+        self._latents = Rescaled(self._weight, self._layout, fade, self._base)
 
 
 class Rescaled(Latents):

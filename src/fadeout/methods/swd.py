@@ -14,9 +14,9 @@ from fadeout import criteria
 from fadeout._arguments import checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade, Latent, Progressive
-from fadeout.methods.latents import Latents
 from fadeout.methods.method import CriterionName, Method, Phase
-from fadeout.methods.pruner import Pruner
+from fadeout.pruners.latents import Latents
+from fadeout.pruners.pruner import Pruner
 from fadeout.schedules import Schedule, Sparsity, Steps, exponential
 from fadeout.structures.base import Marked, Structure, Target, change_, flush_
 from fadeout.structures.elements import Elements
@@ -39,7 +39,8 @@ class SelectiveWeightDecay(Pruner):
     Args:
         model: the network, wrapped (DDP, ``torch.compile``) or not.
         optimizer: the optimizer that trains it, or a list: the pruner then acts after the last has stepped.
-        sparsity: the fraction to remove, in (0, 1); or a schedule of progress.
+        sparsity: the fraction to remove, in (0, 1); or a schedule of progress. Required, unless the structure
+            says it: ``Channels(example_input, faster=4)``.
         steps: the optimizer steps over which the fade completes, usually those of the whole training.
         structure: the unit that is pruned as a whole: single weights by default.
         criterion: which go first: any callable (weight, gradient) -> score; by default what suits structure
@@ -73,7 +74,7 @@ class SelectiveWeightDecay(Pruner):
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: Sparsity,
+        sparsity: Sparsity | None = None,
         steps: Steps,
         structure: Structure | None = None,
         criterion: Criterion | None = None,
@@ -97,7 +98,7 @@ class SelectiveWeightDecay(Pruner):
             prunable=prunable,
         )
         if isinstance(self._fade, Latent):
-            self._latents = Latents(self._weight, self._layout, self._fade.sparse, self._base)
+            self._latents = Latents(self._weight, self._layout, self._fade, self._base)
 
     @property
     def factor_now(self) -> float:
@@ -175,6 +176,8 @@ class SelectiveWeightDecay(Pruner):
         else:
             dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
+            if self._latents is not None:
+                self._latents.damp()
             targets = self._affected(sparsity)  # which
             if self._latents is not None:
                 self._latents.leave(targets)

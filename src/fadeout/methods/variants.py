@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import torch
+from torch import Tensor
+
 from fadeout import criteria
 from fadeout.fades import Latent, Progressive
 from fadeout.methods.method import CriterionName, Method, Phase
@@ -53,11 +56,16 @@ class LatentVariant(Latent):
     Attributes:
         begin, end: the window of progress in which the target grows.
         settled: the progress from which on the set that is left stays; above 1 it never does.
+        power: 2 for ``sqrt(u ** 2 - T ** 2)`` instead of fourth powers and roots; infinite for a hard
+            threshold, as in Lin et al. 2020 and in torchao's ``GlobalMinSparsityConstraint``.
+        pace: of targeted latents.
     """
 
     begin: float = 0.1
     end: float = 0.5
     settled: float = 0.75
+    power: float = 4
+    pace: float = Latent.pace  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def schedule(self, sparsity: float) -> float | Schedule:
         """The target; its growth is the fade's own."""
@@ -68,6 +76,13 @@ class LatentVariant(Latent):
 
     def settles(self, progress: float, steps: int) -> bool:
         return progress + 1 / steps >= self.settled
+
+    def sparse(self, latent: Tensor, threshold: float) -> Tensor:
+        if self.power == 4:
+            return super().sparse(latent, threshold)
+        if self.power == 2:
+            return latent.square().sub_(threshold**2).clamp_min_(0).sqrt_().copysign_(latent)
+        return torch.where(latent.abs() > threshold, latent, 0)
 
 
 VARIANTS: dict[str, Variant | LatentVariant] = {
@@ -87,6 +102,10 @@ VARIANTS: dict[str, Variant | LatentVariant] = {
     "latents until 0.75": LatentVariant(end=0.75),
     "latents settle at 0.5": LatentVariant(settled=0.5),
     "latents never settle": LatentVariant(settled=math.inf),
+    "latents under a square root": LatentVariant(power=2),
+    "latents at full pace": LatentVariant(pace=1.0),
+    "latents at a quarter of the pace": LatentVariant(pace=0.25),
+    "latents under a hard threshold": LatentVariant(power=math.inf),
 }
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from fadeout.torch_bridge.parameters import clean, named
@@ -31,6 +32,26 @@ def torch_masks(model: nn.Module) -> dict[str, Tensor]:
     return {clean(model, f"{path}.{kind}".lstrip(".")): mask for path, _, kind, mask in _pruned(model)}
 
 
+def computers(module: nn.Module) -> Iterator[tuple[str, str, str]]:
+    """What computes weights of a module: name of the weight, what computes it, the call that ends it.
+
+    >>> list(computers(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))))
+    [('weight', 'WeightNorm', "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')")]
+    """
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, BasePruningMethod):
+            kind = hook._tensor_name  # pyright: ignore[reportAttributeAccessIssue]
+            yield kind, "a mask of torch.nn.utils.prune", f"torch.nn.utils.prune.remove(module, {kind!r})"
+        elif isinstance(hook, WeightNorm):
+            yield hook.name, "weight_norm", f"torch.nn.utils.remove_weight_norm(module, {hook.name!r})"
+        elif isinstance(hook, SpectralNorm):
+            yield hook.name, "spectral_norm", f"torch.nn.utils.remove_spectral_norm(module, {hook.name!r})"
+    lists: Any = module.parametrizations if is_parametrized(module) else {}
+    for kind, parts in lists.items():
+        classes = ", ".join(type(one).__name__.lstrip("_") for one in parts)
+        yield kind, classes, f"torch.nn.utils.parametrize.remove_parametrizations(module, {kind!r})"
+
+
 def _computed(model: nn.Module) -> Iterator[tuple[nn.Parameter, str]]:
     """The parameters from which weights are computed, and why they cannot be pruned."""
     for path, module, kind, _ in _pruned(model):
@@ -42,19 +63,14 @@ def _computed(model: nn.Module) -> Iterator[tuple[nn.Parameter, str]]:
             "optimizer) keeps its zeros",
         )
     for path, module in model.named_modules():
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, WeightNorm):
-                fold = f"torch.nn.utils.remove_weight_norm(module, {hook.name!r})"
-                for part in ("g", "v"):
-                    reason = _advise(path, hook.name, "weight_norm", fold, f"{hook.name}_")
-                    yield getattr(module, f"{hook.name}_{part}"), reason
         lists: Any = module.parametrizations if is_parametrized(module) else {}
-        for kind, parts in lists.items():
-            if not _keeps_zeros(parts):
-                fold = f"torch.nn.utils.parametrize.remove_parametrizations(module, {kind!r})"
-                classes = ", ".join(type(one).__name__.lstrip("_") for one in parts)
-                for parameter in parts.parameters():
-                    yield parameter, _advise(path, kind, classes, fold, "parametrizations")
+        for kind, how, fold in computers(module):
+            if how == "weight_norm":
+                for part in ("g", "v"):
+                    yield getattr(module, f"{kind}_{part}"), _advise(path, kind, how, fold, f"{kind}_")
+            elif kind in lists and not _keeps_zeros(lists[kind]):
+                for parameter in lists[kind].parameters():
+                    yield parameter, _advise(path, kind, how, fold, "parametrizations")
 
 
 def _advise(path: str, kind: str, how: str, fold: str, part: str) -> str:

@@ -6,9 +6,9 @@ everywhere follows from sums of a few numbers. Without a process group all of th
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from fadeout.torch_bridge.description import describe
 from fadeout.torch_bridge.meeting import meet, ranks_of
+
+T = TypeVar("T")
 
 
 def is_distributed(tensor: object) -> bool:
@@ -40,6 +42,15 @@ def gradient_of(parameter: Any) -> Tensor | None:
 def whole(tensor: Any) -> Tensor:
     """All of a tensor; where it is distributed, every process must ask."""
     return tensor.full_tensor() if is_distributed(tensor) else tensor
+
+
+def whole_state(state: Any) -> Any:
+    """A state with whole tensors for distributed ones, for a file that one process writes for all."""
+    if isinstance(state, dict):
+        return {key: whole_state(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(whole_state(value) for value in state)
+    return whole(state.detach()) if is_distributed(state) else state
 
 
 def is_first(tensors: Iterable[object]) -> bool:
@@ -107,10 +118,10 @@ def region_of(tensor: Any) -> Region:
     return Region(shape, *compute_local_shape_and_global_offset(shape, tensor.device_mesh, tensor.placements))
 
 
-def is_split(tensor: Any) -> bool:
-    """Whether the rows of a tensor, its slices along the first dimension, lie on several processes."""
+def is_split(tensor: Any, dim: int = 0) -> bool:
+    """Whether single slices of a tensor along a dimension lie on several processes."""
     return is_distributed(tensor) and any(
-        kind.is_shard() and kind.dim % tensor.dim() > 0 for kind in tensor.placements
+        kind.is_shard() and kind.dim % tensor.dim() != dim for kind in tensor.placements
     )
 
 
@@ -226,6 +237,21 @@ class Layout:
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """What is true on any process, so that all of them raise the same error, and none waits for it."""
         return [number > 0 for number in self.sum([int(flag) for flag in flags])]
+
+    def agree(self, make: Callable[[], T]) -> T:
+        """What the first process makes, on all of them; what goes wrong there is raised everywhere."""
+        if self.size == 1:
+            return make()
+        found: list[Any] = [None, None]
+        if dist.get_rank() == self._first:
+            try:
+                found[0] = make()
+            except Exception as error:
+                found[1] = error
+        dist.broadcast_object_list(found, self._first, self._group, self._device)
+        if found[1] is not None:
+            raise found[1]
+        return found[0]
 
     def _reduced(self, values: Tensor, operation: Any = None, group: Any = None) -> Tensor:
         values = values.to(self._device)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fadeout.fades import Latent
 from fadeout.selection.passes import flat
 from fadeout.structures.base import Target
 from fadeout.torch_bridge.sharding import Layout
@@ -19,7 +20,7 @@ class Latents:
     Args:
         weight: gives this process's block of a parameter, by name.
         layout: which process has which of them.
-        sparse: what the network runs on, of latents and a threshold: :meth:`fadeout.Latent.sparse`.
+        fade: what the network runs on, of latents and a threshold, and how slowly targeted latents move.
         base: what a schedule-free optimizer steps beside a parameter, by name. It has latents too, and
             between steps the same part is left of them as of the weights.
     """
@@ -28,10 +29,10 @@ class Latents:
         self,
         weight: Callable[[str], Tensor],
         layout: Layout,
-        sparse: Callable[[Tensor, float], Tensor],
+        fade: Latent,
         base: Callable[[str], list[Tensor]] = lambda name: [],
     ):
-        self._weight, self._layout, self._sparse, self._base = weight, layout, sparse, base
+        self._weight, self._layout, self._fade, self._base = weight, layout, fade, base
         self.values: dict[str, Tensor] = {}
         """By name; none before the first step, when the weights are their own latents, or once settled."""
         self.bases: dict[str, Tensor] = {}
@@ -57,6 +58,16 @@ class Latents:
             weight.copy_(latent)
             for base, own in self._based(name):
                 base.copy_(own)
+
+    @torch.no_grad()
+    def damp(self) -> None:
+        """Take a part of the step back where a latent was targeted in it."""
+        back = 1 - self._fade.pace
+        for name, target in self._targets.items() if back else ():
+            latent = self.values[name]
+            for now, before in ((self._weight(name), latent), *self._based(name)):
+                for mask, _, there, was in target.parts(latent, now, before):
+                    there.copy_(torch.where(mask, there.lerp(was.to(there.dtype), back), there))
 
     @torch.no_grad()
     def leave(self, targets: Mapping[str, Target]) -> None:
@@ -126,10 +137,10 @@ class Latents:
         views = latent.stride() == weight.stride() and sparse.data_ptr() == weight.data_ptr()
         if target.is_threshold and views:
             for own, there in zip(row.split(_PIECE), sparse.split(_PIECE), strict=True):
-                there.copy_(self._sparse(own, threshold))
+                there.copy_(self._fade.sparse(own, threshold))
             return
         for mask, own, there in target.parts(latent, weight):
-            there.copy_(self._sparse(own, threshold).masked_fill_(mask, 0))
+            there.copy_(self._fade.sparse(own, threshold).masked_fill_(mask, 0))
 
     def _of(self, name: str, latent: Tensor) -> Tensor:
         """The sparse form of a parameter's latents."""

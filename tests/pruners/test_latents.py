@@ -14,12 +14,15 @@ from fadeout.schedules import cubic
 def reference(weight, steps, sparsity, rate, gradient):
     """Plain SGD on latents, with a sort at every step."""
     latent, grow = weight.clone(), cubic(1.0, window=(0.1, 0.5))
+    targeted = torch.zeros_like(latent, dtype=torch.bool)
     for number in range(3 * steps // 4):
-        latent.add_(gradient(weight), alpha=-rate)  # as SGD does, to the last bit
+        moved = latent.add(gradient(weight), alpha=-rate)  # as SGD does, to the last bit
+        latent = torch.where(targeted, (latent + moved) / 2, moved)
         k = round(sparsity * grow(number / steps + 1 / steps) * latent.numel())
         threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
-        # sqrt(u^2 - T^2), rounded as the library does: near T the root makes much of the last bit
-        weight = (latent.square() - threshold**2).clamp_min(0).sqrt() * latent.sign()
+        # (u^4 - T^4)^(1/4), rounded as the library does: near T the root makes much of the last bit
+        weight = (1 - (threshold / latent) ** 4).clamp_min(0) ** 0.25 * latent
+        targeted = latent.abs() <= threshold
     settled = weight == 0
     for _ in range(3 * steps // 4, steps):
         weight = weight.add(gradient(weight), alpha=-rate).masked_fill(settled, 0)

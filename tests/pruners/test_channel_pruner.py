@@ -14,7 +14,7 @@ import fadeout
 from fadeout import Channels, Elements
 from fadeout.experiments.run import Run
 from fadeout.methods import HESSO, GrowingRegularization
-from fadeout.methods.channel_pruner import ChannelPruner
+from fadeout.pruners.channel_pruner import ChannelPruner
 
 METHODS = {"greg": GrowingRegularization, "hesso": HESSO}
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)

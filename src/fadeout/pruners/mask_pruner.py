@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from fadeout.methods.pruner import Pruner
+from fadeout.pruners.pruner import Pruner
 from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.parameters import held_by
 from fadeout.torch_bridge.sharding import gradient_of

@@ -3,15 +3,13 @@
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Container, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout._arguments import checked
-from fadeout.methods.mask_pruner import MaskPruner
-from fadeout.methods.method import Phase
+from fadeout.pruners.mask_pruner import MaskPruner
 from fadeout.schedules import Sparsity, Steps
 from fadeout.selection.floats import double
 from fadeout.structures.channels import BoundChannels, Channels
@@ -56,8 +54,11 @@ class ChannelPruner(MaskPruner):
             for number, name in enumerate(layer.scored):  # the norm of all of them is to be the score
                 weight, region = self._weight(name), region_of(self.parameters[name])
                 scores[name] = torch.zeros_like(widened(weight))
-                if weight.numel() and number == 0 and not any(region.offset[1:]):
-                    scores[name].view(len(weight), -1)[:, 0] = score[region.slices[0]].to(scores[name])
+                dim = layer.dim(name)
+                first = not any(offset for d, offset in enumerate(region.offset) if d != dim)
+                if weight.numel() and number == 0 and first:
+                    index = tuple(slice(None) if d == dim else 0 for d in range(weight.dim()))
+                    scores[name][index] = score[region.slices[dim]].to(scores[name])
         return self._bound.select(keep_down(scores, self._scores.gone), sparsity)
 
     def _sum_up(self, values: Callable[[str], Tensor], names: Container[str]) -> list[Tensor]:
@@ -67,15 +68,7 @@ class ChannelPruner(MaskPruner):
             for name in layer.fading:
                 if name in names and self._layout.owns(name):
                     value = double(values(name))
-                    rows = value if value.dim() == 1 else value.flatten(1).sum(1)
-                    total[region_of(self.parameters[name]).slices[0]] += rows.cpu()
+                    dim = layer.dim(name)
+                    rows = value if value.dim() == 1 else value.movedim(dim, 0).flatten(1).sum(1)
+                    total[region_of(self.parameters[name]).slices[dim]] += rows.cpu()
         return list(self._layout.add(torch.cat(sums)).split([layer.width for layer in self._bound.layers]))
-
-
-def train_channels(
-    method: type[ChannelPruner], name: str, epochs: int, sparsity: float, structure: str
-) -> list[Phase]:
-    """The one phase of a method that prunes channels while it trains."""
-    if structure != "channels":
-        raise ValueError(f"{name} prunes whole channels: --structure channels")
-    return [Phase("train", epochs, pruner=partial(method, sparsity=sparsity), restart=True)]

@@ -16,8 +16,8 @@ from fadeout._checks import checked_sparsity, in_range
 from fadeout._tables import percent
 from fadeout.criteria import Criterion
 from fadeout.masks import Masks
-from fadeout.methods.step_pruner import StepPruner
-from fadeout.methods.summary import Row, Summary
+from fadeout.pruners.step_pruner import StepPruner
+from fadeout.pruners.summary import Row, Summary
 from fadeout.schedules import Schedule, Sparsity, Steps
 from fadeout.selection.floats import double
 from fadeout.structures.base import Structure, Target
@@ -38,14 +38,21 @@ class Pruner(StepPruner):
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        sparsity: Sparsity,
+        sparsity: Sparsity | None = None,
         steps: Steps,
         structure: Structure | None = None,
         criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,
     ):
-        self.sparsity: float | Schedule = checked_sparsity(sparsity)
         structure = self._default_structure() if structure is None else structure
+        sparsity = structure.sparsity if sparsity is None else sparsity
+        if sparsity is None:
+            raise ValueError(
+                "sparsity is a fraction between 0 and 1, or a schedule; got None. Only NM(n, m) and "
+                "Channels(example_input, faster=4) say it themselves"
+            )
+        self.sparsity: float | Schedule = checked_sparsity(sparsity)
+        self._outcome = ""  # of a removal, where the structure measures it
         super().__init__(model, optimizer, steps=steps, structure=structure, prunable=prunable)
         self._bound.check(self._final_sparsity)
         self.criterion = criterion
@@ -81,6 +88,7 @@ class Pruner(StepPruner):
         now = self.sparsity_now
         grows = f", {percent(now)} now" if now != self._final_sparsity else ""
         target = f"{percent(self._final_sparsity)} to go{grows}"
+        target += f"; {self._outcome}" if self._outcome else ""
         return {"target": target, **super()._figures(), "criterion": shown(self.criterion)}
 
     def summary(self) -> Summary:
@@ -132,6 +140,7 @@ class Pruner(StepPruner):
         masks = self.masks()
         fade = self._fade_under(masks)
         self._set_to_zero({name: ~local(mask) for name, mask in masks.items()})
+        self._outcome = self._bound.outcome(self._final_sparsity)
         self.detach()
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps

@@ -1,0 +1,1 @@
+"""What the pruners of all methods share: a target, the step that they act in, a summary of themselves."""
