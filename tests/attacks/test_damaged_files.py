@@ -11,8 +11,8 @@ from torch import nn
 
 import fadeout
 from fadeout.compaction.plan import plans_of
-from fadeout.experiments.checkpoint import append_metrics, read_checkpoint, write_checkpoint
-from fadeout.experiments.record_file import read_record, read_records, write_record, write_records
+from fadeout.experiments.disk.checkpoint import append_metrics, read_checkpoint, write_checkpoint
+from fadeout.experiments.disk.record_file import read_record, read_records, write_record, write_records
 from fadeout.storage.network_file import File
 
 FEW, MANY = 40, 1000

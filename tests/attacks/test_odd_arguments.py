@@ -9,7 +9,7 @@ import torch
 from support.odd_arguments import ODD, Bench, Callee, callees, network
 
 import fadeout
-from fadeout.methods.step_pruner import StepPruner
+from fadeout.pruners.step_pruner import StepPruner
 
 FAST = 200
 OWN_PROGRAMS = {"build", "fine_tune"}  # what goes wrong inside is the user's, and comes out as it is

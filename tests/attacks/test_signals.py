@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.helpers import same
 
-from fadeout.experiments.checkpoint import read_checkpoint
+from fadeout.experiments.disk.checkpoint import read_checkpoint
 from fadeout.experiments.run import Run
 
 pytestmark = pytest.mark.slow

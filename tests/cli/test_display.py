@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fadeout.cli.display import Display
+from fadeout.cli.display import Display, Pace
 
 
 class Pruner:
@@ -51,3 +51,40 @@ def test_bars(steps):
     assert "factor 0.900  fade 2e-01" in text
     assert ("all trainings" in text) == (steps is not None)
     assert ("6/60" in text) == (steps is not None)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_resumed_run_is_not_taken_for_a_fast_one():
+    """From step 50 of 100 on, at two steps a second: after ten more, 20 seconds are left."""
+    clock, pace = Clock(), Pace(Clock())
+    pace._clock = clock
+    for step in range(50, 61):
+        pace.note(step)
+        clock.now += 0.5
+    clock.now -= 0.5
+    pace.note(60)
+    assert pace.speed == 2
+    text = io.StringIO()
+    clock.now = 0.0
+    with Display(Console(file=text, force_terminal=True, width=120, height=30), clock=clock) as display:
+        for step in range(50, 61):
+            display(figures(step) | {"steps": 100})
+            clock.now += 0.5 * (step < 60)
+    assert "2.0 steps/s" in text.getvalue()
+    assert "20 s left" in text.getvalue()
+
+
+@pytest.mark.parametrize(("width", "height", "charts"), [(120, 30, 2), (60, 30, 1), (40, 30, 0), (120, 9, 0)])
+def test_charts_where_there_is_room(width, height, charts):
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=width, height=height, color_system=None)
+    with Display(console) as display:
+        for step in range(1, 7):
+            display(figures(step, top1=97.5))
+    assert max(line.count("end of training") for line in text.getvalue().splitlines()) == charts

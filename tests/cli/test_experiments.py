@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fadeout.cli import experiments as commands
 from fadeout.cli.display import Display
+from fadeout.experiments.bookkeeping import plan
 from fadeout.experiments.catalogue import EXPERIMENTS, Experiment
-from fadeout.experiments.record_file import read_records
+from fadeout.experiments.disk.record_file import read_records
+from fadeout.experiments.disk.run_folder import alone
 from fadeout.experiments.run import DATA, MODELS, Run
-from fadeout.experiments.run_folder import alone
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.methods.registry import METHODS
 
@@ -256,3 +258,39 @@ def test_imagenet_end_to_end(fadeout, tmp_path, few_images):
 @needs_data
 def test_cifar100_end_to_end(fadeout, tmp_path):
     check_outcome(fadeout, tmp_path, "resnet34-cifar100", "--data", "cifar100_sample", "--width", "8")
+
+
+# watch ----------------------------------------------------------------------------------------------------
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_watch_follows_the_runs_of_others_and_ends_with_them(fadeout, experiment, tmp_path, monkeypatch):
+    arguments = ["reproduce", "small", "--steps", "2"]
+    fadeout(*arguments, "--jobs", "1", "--only", "method=auto")
+    left = [replace(one, steps=2) for one in EXPERIMENTS["small"].runs() if one.method == "gmp"]
+
+    def work(seconds):  # while the watcher sleeps, somebody else is at the runs, one by one
+        plan("small", [left.pop()], Path("runs")).carry_out(lambda *given: None, jobs=1)
+
+    monkeypatch.setattr(commands.time, "sleep", work)
+    code, output, complaint = fadeout(*arguments, "--watch")
+    assert (code, complaint) == (1, "")  # one has failed
+    lines = output.splitlines()
+    assert lines[0] == "small: 3 runs, 1 of them finished"
+    assert [line[:3] for line in lines[1:3]] == ["2/3", "3/3"]
+    assert "failed: ValueError: sparsity=0.9999" in lines[1]
+    assert lines[-1] == "small: 2 done, 1 failed; written to runs/small.jsonl"
+    before = contents(tmp_path)
+    assert fadeout(*arguments, "--watch")[0] == 1
+    assert contents(tmp_path) == before  # it only reads
+
+
+def test_watch_can_be_left(fadeout, experiment, monkeypatch, tmp_path):
+    monkeypatch.setattr(commands.time, "sleep", lambda seconds: signal.raise_signal(signal.SIGINT))
+    code, output, complaint = fadeout("reproduce", "small", "--watch")
+    assert (code, complaint) == (130, "fadeout: watched no more; whoever carries out the runs goes on\n")
+    assert output == "small: 3 runs, 0 of them finished\n"
+    assert not list(tmp_path.iterdir())

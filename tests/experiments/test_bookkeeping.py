@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fadeout.experiments.bookkeeping import collect, collected, plan
-from fadeout.experiments.record_file import read_records
+from fadeout.experiments.disk.record_file import read_records
 from fadeout.experiments.run import Run
 
 RUNS = [Run(epochs=1, steps=2, method=method, seed=seed) for method in ("gmp", "auto") for seed in (0, 1)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fadeout.experiments.build import build_data, build_model
+from fadeout.experiments.build import build_data, build_model, build_structure
 from fadeout.experiments.run import Run
 from fadeout.experiments.tasks import task
 
@@ -55,3 +55,20 @@ def _no_network(*arguments):
     from fadeout.experiments.data.download import DownloadError
 
     raise DownloadError("no network")
+
+
+@pytest.mark.parametrize(
+    ("changes", "of", "multiple"),
+    [
+        ({}, "parameters", 1),
+        ({"of": "operations", "multiple_of": 4}, "operations", 4),
+        ({"multiple_of": 0}, "parameters", "auto"),
+        ({"of": "time", "engine": "channels_last"}, "time", "auto"),
+        ({"of": "time", "multiple_of": 1}, "time", 1),
+    ],
+)
+def test_what_the_target_of_channels_counts(changes, of, multiple):
+    run = Run(structure="channels", **changes)
+    built = build_structure(run, torch.zeros(1, 1, 8, 8))
+    assert (built.of, built.multiple_of, built.engine) == (of, multiple, run.engine)
+    assert f"90 % of {of}" in str(run)

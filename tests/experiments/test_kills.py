@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.helpers import same
 
-from fadeout.experiments.record_file import read_record
+from fadeout.experiments.disk.record_file import read_record
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[1] / "support" / "killing.py"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fadeout.experiments.record_file import read_records
+from fadeout.experiments.disk.record_file import read_records
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.experiments.tasks import task
 from fadeout.methods.registry import METHODS

@@ -15,10 +15,10 @@ import torch
 from support.ray_sweep import TWENTY
 
 from fadeout.experiments import sweep as module
+from fadeout.experiments.disk.record_file import read_record
+from fadeout.experiments.disk.run_folder import alone
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.record_file import read_record
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import alone
 from fadeout.experiments.sweep import sweep
 
 SMALL = Run(epochs=1, steps=2, method="gmp")

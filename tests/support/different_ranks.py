@@ -114,7 +114,7 @@ def attempt(
 
 def _attach_alone(model: nn.Module) -> None:
     """Leave the parameters under a pruner, without a word to the others."""
-    from fadeout.methods import step_pruner
+    from fadeout.pruners import step_pruner
 
     class Other:
         parameters = named(model)
@@ -127,7 +127,7 @@ _KEPT: list[Any] = []
 
 
 def forget() -> None:
-    from fadeout.methods import step_pruner
+    from fadeout.pruners import step_pruner
 
     for other in _KEPT:
         step_pruner._ATTACHED.discard(other)

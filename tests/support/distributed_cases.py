@@ -78,6 +78,7 @@ def structure(kind: str) -> Any:
         "layers": lambda: fadeout.Elements(scope="layer"),
         "channels": lambda: fadeout.Channels(example),
         "norms": lambda: fadeout.Channels(example, by="norm"),
+        "rounded": lambda: fadeout.Channels(example, by="norm", multiple_of=3),
         "blocks": lambda: fadeout.Blocks(2, 5),  # which shards cut
         "nm": lambda: fadeout.NM(2, 5),
     }[kind]()
@@ -117,6 +118,27 @@ def train(how: str, kind: str, fade: str, optimizer: str, steps: int = STEPS) ->
         "weights": full(model),
         "left": masks.left,
     }
+
+
+def measured_on_each() -> dict[str, Any]:
+    """What a pruner knows of the machine, where the clocks of all processes differ."""
+    from fadeout.structures import channel_time, channels
+
+    seconds = 1.0 + dist.get_rank()
+    channels.multiple_for = lambda multiple, engine: 2 * (1 + dist.get_rank())
+    channel_time.time_layer = lambda layer, given, engine: seconds * layer.weight.numel()
+    channel_time.time_networks = lambda networks, example, engine: {
+        name: seconds * sum(p.numel() for p in network.parameters()) for name, network in networks.items()
+    }
+    model = wrap(build(), "ddp")
+    example = torch.zeros(1, 1, 6, 6, dtype=torch.float64)
+    pruner = fadeout.SelectiveWeightDecay(
+        model,
+        OPTIMIZERS["sgd"](model.parameters()),
+        steps=9,
+        structure=fadeout.Channels(example, faster=1.5, min_channels=0),
+    )
+    return pruner.state_dict()["structure"]
 
 
 # Any placement --------------------------------------------------------------------------------------------

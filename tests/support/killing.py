@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 import fadeout
-from fadeout.experiments import checkpoint, record_file, run_folder
 from fadeout.experiments import execute as module
 from fadeout.experiments.build import build_model, build_optimizer
 from fadeout.experiments.data import digits
+from fadeout.experiments.disk import checkpoint, record_file, run_folder
 from fadeout.experiments.run import Run
 
 SMALL = {"steps": 6, "epochs": 2, "fine_tune": 1, "last_fine_tune": 1}

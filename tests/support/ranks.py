@@ -20,10 +20,10 @@ from torch import nn
 
 import fadeout
 from fadeout.experiments.data import digits
+from fadeout.experiments.disk.run_folder import alone
 from fadeout.experiments.distributed import ALONE, join
 from fadeout.experiments.execute import Stopped, execute
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import alone
 from fadeout.experiments.training import evaluate, train
 
 SHORT = {"epochs": 2, "steps": 4, "fine_tune": 1, "last_fine_tune": 1}

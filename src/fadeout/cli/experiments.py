@@ -1,11 +1,14 @@
 """What the command line does with experiments: list, run, reproduce, report."""
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fadeout._checks import extra, known
+from fadeout.cli.board import Board
 from fadeout.cli.display import Display
 from fadeout.experiments.bookkeeping import plan
 from fadeout.experiments.build import build_data
@@ -16,6 +19,7 @@ from fadeout.experiments.report import Section
 from fadeout.experiments.report import report as write_report
 from fadeout.experiments.result import describe_record
 from fadeout.experiments.run import DATA, MODELS, Run
+from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.methods.registry import METHODS
 
@@ -137,6 +141,7 @@ def reproduce(
     data_dir: Path | None = None,
     device: str = "cpu",
     checkpoint_every: float = 60.0,
+    watch: bool = False,
     dry: bool = False,
 ) -> None:
     """Carry out all runs of a table or figure of the paper; those that are finished are not repeated.
@@ -154,6 +159,7 @@ def reproduce(
         data_dir: where data sets lie; then the environment's FADEOUT_DATA, then a cache folder.
         device: cpu, cuda or mps.
         checkpoint_every: seconds between two checkpoints of a run.
+        watch: only follow the runs that another process carries out, until all are done; nothing is written.
         dry: only say what would be done.
     """
     known("experiment", experiment, EXPERIMENTS)
@@ -168,6 +174,14 @@ def reproduce(
         for one in todo.runs:
             print(f"  {one.hash}  {one}")
         return
+    board = Board(Console(), todo.look, jobs)
+
+    def say(number: int, record: dict[str, Any]) -> None:
+        board.say(f"{number}/{len(todo.runs)}  {describe_record(record)}")
+
+    if watch:
+        _finish(experiment, results, _watch(board, say))
+        return
     if (
         backend == "processes"
         and todo.finished < len(todo.runs)
@@ -175,19 +189,39 @@ def reproduce(
     ):
         build_data(todo.runs[0], data_dir)  # a missing data set is said once, before anything starts
     try:
-        records = todo.carry_out(
-            lambda number, record: print(f"{number}/{len(todo.runs)}  {describe_record(record)}", flush=True),
-            jobs=jobs,
-            backend=backend,
-            address=address,
-            data_dir=data_dir,
-            device=device,
-            checkpoint_every=checkpoint_every,
-        )
+        with board:
+            records = todo.carry_out(
+                say,
+                jobs=jobs,
+                backend=backend,
+                address=address,
+                data_dir=data_dir,
+                device=device,
+                checkpoint_every=checkpoint_every,
+            )
     except (Stopped, BrokenPipeError) as error:
         why = "stopped" if isinstance(error, Stopped) else "stopped, since nobody reads what it prints"
         said = f"{why}; the states of its runs are in {results}, and the same command goes on"
         raise KeyboardInterrupt(said) from None
+    _finish(experiment, results, records)
+
+
+def _watch(board: Board, say: Callable[[int, dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Follow runs of others until all are over; returns their records."""
+    said = {state.run.hash for state in board.states if state.record is not None}
+    with asked_to_stop(patient=False) as stopping, board:
+        while not stopping:
+            for state in board.look():
+                if state.record is not None and state.run.hash not in said:
+                    said.add(state.run.hash)
+                    say(len(said), state.record)
+            if board.over:
+                return [state.record for state in board.states if state.record is not None]
+            time.sleep(0.5)
+    raise KeyboardInterrupt("watched no more; whoever carries out the runs goes on")
+
+
+def _finish(experiment: str, results: Path, records: list[dict[str, Any]]) -> None:
     states = Counter(record["status"] for record in records)
     said = ", ".join(f"{number} {state}" for state, number in states.items())
     print(f"{experiment}: {said}; written to {results / f'{experiment}.jsonl'}")

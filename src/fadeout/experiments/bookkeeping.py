@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fadeout._checks import known
-from fadeout.experiments.record_file import Record, check, read_records, write_records
+from fadeout.experiments.disk.record_file import Record, check, read_records, write_records
+from fadeout.experiments.progress import Progress, look
 from fadeout.experiments.run import Run
 from fadeout.experiments.sweep import sweep
 
@@ -40,6 +41,10 @@ class Plan:
     def finished(self) -> int:
         """How many runs are done."""
         return len(self.kept) + sum((self.results / run.hash / "result.json").exists() for run in self.left)
+
+    def look(self) -> list[Progress]:
+        """How far each run is, whoever is at it; nothing is written."""
+        return look(self.runs, self.results, collected(self.name, self.results))
 
     def carry_out(self, on_done: Callable[[int, Record], object], **options: Any) -> list[Record]:
         """Sweep over the runs that are left, and return all records.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from fadeout.experiments.authors import AuthorsElements
+from fadeout.experiments.paper.authors import AuthorsElements
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.models.lenet import lenet5_authors
 from fadeout.models.resnet import zero_branches
@@ -65,5 +65,13 @@ def build_structure(run: Run, example: Any) -> Structure:
         return NM(run.n, run.m)
     if run.structure == "channels":
         by = None if run.method == "auto" else "scale"  # all others rank as the paper does
-        return Channels(example, by=by, min_channels=run.min_channels)
+        multiple = "auto" if run.multiple_of == 0 else run.multiple_of
+        return Channels(
+            example,
+            by=by,
+            of=run.of,
+            engine=run.engine,
+            min_channels=run.min_channels,
+            multiple_of=multiple,
+        )
     return AuthorsElements() if run.preset == "authors" else Elements()

@@ -13,13 +13,19 @@ import torch
 from torch import nn
 
 from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
-from fadeout.experiments.checkpoint import append_metrics, forget_before, read_checkpoint, write_checkpoint
+from fadeout.experiments.disk.checkpoint import (
+    append_metrics,
+    forget_before,
+    read_checkpoint,
+    write_checkpoint,
+)
+from fadeout.experiments.disk.record_file import VERSION, damaged, read_record, write_record
+from fadeout.experiments.disk.run_folder import alone, check_version, write_json
 from fadeout.experiments.distributed import ALONE, World
 from fadeout.experiments.kept import TIMES, overlaps, pack
-from fadeout.experiments.record_file import VERSION, damaged, read_record, write_record
+from fadeout.experiments.progress import forget_progress, write_progress
 from fadeout.experiments.result import describe_record, make_record
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import alone, check_version, write_json
 from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.training import LEARNING_RATES, Accuracy, Step, evaluate, train
 from fadeout.masks import Masks
@@ -30,6 +36,7 @@ from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
 _TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
+_TELL_EVERY = 1.0  # seconds
 
 
 class Stopped(KeyboardInterrupt):
@@ -50,8 +57,9 @@ def execute(
     """Carry a run out, or go on where it was stopped, or read its result if there is one.
 
     The folder ``results/<hash>`` holds ``config.json``, ``metrics.jsonl`` (a line for each test),
-    ``checkpoint`` and in the end ``result.json``. Whenever the process dies, a later call ends with
-    bit-identical metrics and weights, on the same machine with the same number of threads.
+    ``checkpoint``, ``progress.json`` while it goes on (for who follows it from elsewhere) and in the end
+    ``result.json``. Whenever the process dies, a later call ends with bit-identical metrics
+    and weights, on the same machine with the same number of threads.
 
     Args:
         run: what to do.
@@ -110,6 +118,7 @@ def _open(folder: Path, run: Run, held: contextlib.ExitStack) -> dict[str, Any] 
 
 def _close(folder: Path, record: dict[str, Any]) -> None:
     forget_before(folder)
+    forget_progress(folder)
     write_record(folder / "result.json", record)
 
 
@@ -152,6 +161,7 @@ class Execution:
         self.losses: list[float] = []
         self.worlds: list[str] = []  # who has been at it
         self.seconds, self.since, self.saved = 0.0, time.monotonic(), time.monotonic()
+        self.told = 0.0
 
     def carry_out(self) -> dict[str, Any]:
         """All phases, from wherever the checkpoint says; returns the record."""
@@ -247,6 +257,10 @@ class Execution:
                 self._note(now.epoch)
         if self.watch is not None:
             self.watch(self._display(now))
+        if self.world.main and time.monotonic() - self.told >= _TELL_EVERY:
+            self.told = time.monotonic()
+            shown = {name: value for name, value in self._display(now).items() if name != "pruner"}
+            write_progress(self.folder, shown | {"seconds": self._elapsed()})
         due = self.world.main and time.monotonic() - self.saved >= self.every
         stop, save = self.world.any(bool(self.stopping) or self.stop(), due)
         if stop or save:

@@ -1,14 +1,15 @@
 """What is kept of a finished run: accuracies, sizes, and the conditions under which they came about."""
 
+import warnings
 from typing import Any
 
 from torch import nn
 
 from fadeout._tables import printable
 from fadeout.compaction.compact import compact
-from fadeout.experiments.record_file import VERSION
+from fadeout.experiments.disk.record_file import VERSION
+from fadeout.experiments.disk.run_folder import conditions
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import conditions
 from fadeout.measure import measure
 
 
@@ -29,7 +30,9 @@ def make_record(
     after, top5 = figures["after"], figures["top5"]
     dense = measure(model, example).total
     model.load_state_dict(state)
-    small = measure(compact(model, example), example).total
+    with warnings.catch_warnings():  # of single weights, whole rows of which may be zero
+        warnings.filterwarnings("ignore", "compact.. keeps")
+        small = measure(compact(model, example), example).total
     return {
         "version": VERSION,
         "hash": run.hash,

@@ -80,6 +80,12 @@ class Common:
 
     min_channels: int = 1
     """channels that each layer keeps; with 0 a layer may collapse, as in the paper"""
+    of: Literal["parameters", "operations", "time"] = field(default="parameters", metadata=_LATER)
+    """what the sparsity counts, with channels; time is that of one example in a forward pass, as measured"""
+    engine: Literal["pytorch", "channels_last", "onnxruntime"] = field(default="pytorch", metadata=_LATER)
+    """where a network that loses time is to be fast"""
+    multiple_of: int | None = field(default=None, metadata=_LATER)
+    """layers keep multiples of so many channels; 0 is 8 or 16, as measured here, and the default for time"""
     preset: Literal["paper", "authors"] = "paper"
     """where the authors' code differs from their paper, which to follow"""
     validation: bool = False
@@ -184,7 +190,7 @@ class Run(_Options, Common):
         network = self.model if self.width is None else f"{self.model}-{self.width}"
         parts = [network, "on", f"{self.data}:", self.method]
         if self.method != "dense":
-            unit = "parameters" if self.structure == "channels" else "weights"
+            unit = self.of if self.structure == "channels" else "weights"
             parts.append(f"{100 * self.sparsity:g} % of {unit}")
             sizes = {"blocks": f"in tiles of {self.rows} x {self.columns}", "nm": f"as {self.n}:{self.m}"}
             parts += [sizes[self.structure]] if self.structure in sizes else []

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 
 from fadeout._checks import extra, known
+from fadeout.experiments.disk.record_file import Record, write_record
+from fadeout.experiments.disk.run_folder import BusyError, NewerError
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.record_file import Record, write_record
 from fadeout.experiments.result import make_failure
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import BusyError, NewerError
 from fadeout.experiments.signals import asked_to_stop, held_back
 
 

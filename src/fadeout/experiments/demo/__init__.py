@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fadeout.compaction.compact import compact
 from fadeout.experiments.build import build_model
-from fadeout.experiments.checkpoint import read_checkpoint
 from fadeout.experiments.data import Dataset
 from fadeout.experiments.demo.fading import Fading
+from fadeout.experiments.disk.checkpoint import read_checkpoint
+from fadeout.experiments.disk.run_folder import share_training
 from fadeout.experiments.execute import execute
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import share_training
 from fadeout.experiments.training import evaluate
 from fadeout.masks import Masks
 from fadeout.measure import measure

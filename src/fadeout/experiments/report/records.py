@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fadeout.experiments.record_file import Record, check, read_record, read_records
+from fadeout.experiments.disk.record_file import Record, check, read_record, read_records
 
 KINDS = ("curve", "grid", "table")
 

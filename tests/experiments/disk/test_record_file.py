@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from fadeout.experiments.record_file import read_record, read_records, write_record, write_records
+from fadeout.experiments.disk.record_file import read_record, read_records, write_record, write_records
 
 
 def record(number, version=2):
@@ -41,7 +41,7 @@ def test_files_can_be_joined_but_none_of_their_lines_lost(tmp_path):
 
 @pytest.mark.parametrize("number", ["1", None, True, 1.0, []])
 def test_a_number_of_records_that_is_none(tmp_path, number):
-    from fadeout.experiments.record_file import seal
+    from fadeout.experiments.disk.record_file import seal
 
     text = seal({"version": 2, "records": number}) + "\n" + seal(record(1)) + "\n"
     (tmp_path / "a.jsonl").write_text(text)

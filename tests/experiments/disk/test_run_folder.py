@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fadeout.experiments.disk.run_folder import conditions, share_training
 from fadeout.experiments.execute import execute
 from fadeout.experiments.run import Run
-from fadeout.experiments.run_folder import conditions, share_training
 
 DENSE = Run(method="dense", epochs=2, steps=3, fine_tune=1, last_fine_tune=1, rounds=2)
 
 
 def test_the_commit_is_that_of_the_source_or_none(monkeypatch, tmp_path):
     assert set(conditions()) == {"commit", "versions", "machine"}
-    monkeypatch.setattr("fadeout.experiments.run_folder.__file__", str(tmp_path / "run_folder.py"))
+    monkeypatch.setattr("fadeout.experiments.disk.run_folder.__file__", str(tmp_path / "run_folder.py"))
     assert conditions()["commit"] is None
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fadeout.experiments.authors import AuthorsElements
+from fadeout.experiments.paper.authors import AuthorsElements
 from fadeout.methods import one_shot
 
 

@@ -17,8 +17,8 @@ import torch
 
 import fadeout
 from fadeout._files import parse_json, write_atomically
-from fadeout.experiments.checkpoint import read_checkpoint, write_checkpoint
-from fadeout.experiments.record_file import VERSION
+from fadeout.experiments.disk.checkpoint import read_checkpoint, write_checkpoint
+from fadeout.experiments.disk.record_file import VERSION
 from fadeout.experiments.run import Run
 from fadeout.methods.registry import OPTIONS
 

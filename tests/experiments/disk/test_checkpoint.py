@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.helpers import same
 
-from fadeout.experiments.checkpoint import read_checkpoint
+from fadeout.experiments.disk.checkpoint import read_checkpoint
 from fadeout.experiments.execute import Stopped, execute
 from fadeout.experiments.run import Run
 

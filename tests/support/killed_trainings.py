@@ -1,0 +1,200 @@
+"""A program for test_killed.py: a small training with one of the trainers of others.
+
+    python killed_trainings.py TRAINER FOLDER whole|killed|resumed
+
+``killed`` says at some step that it is there, and waits for its end (SIGKILL). The others write into FOLDER
+what the network is in the end.
+"""
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import support.torchvision_stubs  # noqa: F401
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fadeout
+
+STEPS, LAST = 40, 23  # a checkpoint after every 5
+
+
+def wait_for_the_end() -> None:
+    print("here", flush=True)
+    time.sleep(600)
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(step))
+    return x, x[:, :4].argmax(1)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+
+
+def lightning(folder: Path, how: str) -> nn.Module:
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def training_step(self, batch, number):
+            step = self.trainer.global_step
+            torch.manual_seed(step)
+            x, y = globals()["batch"](step)
+            return F.cross_entropy(self.net(x), y)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    class Wait(pl.Callback):
+        def on_train_batch_start(self, trainer, *args):
+            if how == "killed" and trainer.global_step == LAST:
+                wait_for_the_end()
+
+    saving = pl.callbacks.ModelCheckpoint(folder / how, every_n_train_steps=5, save_last=True)
+    callback = fadeout.integrations.lightning.Fadeout(sparsity=0.9)
+    trainer = pl.Trainer(
+        callbacks=[callback, saving, Wait()],
+        **{"max_epochs": 4, "accelerator": "cpu", "devices": 1, "logger": False},
+        **{"enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": folder},
+    )
+    module = Module()
+    data = torch.utils.data.DataLoader(torch.zeros(10, 1), batch_size=1)
+    trainer.fit(module, data, ckpt_path=folder / "killed" / "last.ckpt" if how == "resumed" else None)
+    return module.net
+
+
+def transformers(folder: Path, how: str) -> nn.Module:
+    import transformers
+
+    class Wait(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if how == "killed" and state.global_step == LAST:
+                wait_for_the_end()
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        **{"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1},
+        **{"vocab_size": 20, "max_position_embeddings": 8},
+    )
+    model = transformers.BertForSequenceClassification(config)
+    words = torch.randint(20, (8 * STEPS, 6), generator=torch.Generator().manual_seed(0))
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / ("whole" if how == "whole" else "killed")),
+        **{"max_steps": STEPS, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "use_cpu": True},
+        **{"save_strategy": "steps", "save_steps": 5, "report_to": "none", "disable_tqdm": True},
+    )
+    callback = fadeout.integrations.transformers.FadeoutCallback(sparsity=0.9)
+    trainer = transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=[{"input_ids": row, "labels": int(row[0] < 10)} for row in words],  # pyright: ignore
+        callbacks=[callback, Wait()],
+    )
+    trainer.train(resume_from_checkpoint=how == "resumed")
+    assert callback.masks is not None
+    inside = set(callback.masks)
+    return nn.ParameterDict({n.replace(".", "-"): p for n, p in model.named_parameters() if n in inside})
+
+
+def accelerate(folder: Path, how: str) -> nn.Module:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    pruner = fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=STEPS)
+    accelerator.register_for_checkpointing(pruner)
+    first = 0
+    if how == "resumed":
+        first = max(int(path.name) for path in (folder / "killed").iterdir())
+        accelerator.load_state(str(folder / "killed" / str(first)))
+    for step in range(first, STEPS):
+        if how == "killed" and step == LAST:
+            wait_for_the_end()
+        x, y = batch(step)
+        optimizer.zero_grad()
+        accelerator.backward(F.cross_entropy(model(x), y))
+        optimizer.step()
+        if how == "killed" and step % 5 == 4:
+            accelerator.save_state(str(folder / "killed" / str(step + 1)))
+    pruner.remove()
+    return accelerator.unwrap_model(model)
+
+
+def ultralytics(folder: Path, how: str, between: bool = False) -> nn.Module:
+    os.environ |= {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+    import numpy as np
+    from PIL import Image
+    from ultralytics import YOLO
+
+    if not (folder / "data").exists():
+        generator = np.random.default_rng(0)
+        for part in ("train", "val"):
+            for label in range(2):
+                place = folder / "data" / part / str(label)
+                place.mkdir(parents=True)
+                for number in range(12):
+                    pixels = generator.integers(0, 128, (32, 32, 3)) + 100 * label
+                    Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+        layers = "[[-1, 1, Conv, [8, 3, 2]], [-1, 1, Conv, [16, 3, 2]]]"
+        (folder / "small-cls.yaml").write_text(
+            f"nc: 2\nbackbone: {layers}\nhead: [[-1, 1, Classify, [nc]]]\n"
+        )
+
+    def seed(trainer):  # each epoch's order and augmentation are its own, whatever came before
+        trainer.train_loader.reset()
+        for start in (
+            random.seed,
+            np.random.seed,
+            torch.manual_seed,
+            trainer.train_loader.generator.manual_seed,
+        ):
+            start(trainer.epoch)
+
+    def wait(trainer):
+        if how == "killed" and trainer.epoch == 4:
+            wait_for_the_end()
+
+    source = folder / ("killed/weights/last.pt" if how == "resumed" else "small-cls.yaml")
+    yolo = YOLO(str(source), task="classify", verbose=False)
+    yolo.add_callback("on_train_epoch_start", seed)
+    if between:
+        yolo.add_callback("on_model_save", wait)  # before the callback writes its own
+    fading = fadeout.integrations.ultralytics.Fadeout(sparsity=0.9).add_to(yolo)
+    if not between:
+        yolo.add_callback("on_train_batch_end", wait)
+    if how == "resumed":
+        yolo.train(resume=True)
+    else:
+        yolo.train(
+            **{"data": str(folder / "data"), "project": str(folder), "name": how, "exist_ok": True},
+            **{"epochs": 8, "batch": 8, "nbs": 8, "imgsz": 32, "workers": 0, "device": "cpu", "amp": False},
+            **{"plots": False, "close_mosaic": 0, "verbose": False, "optimizer": "SGD", "lr0": 0.05},
+        )
+    assert fading.masks is not None
+    return nn.ModuleList([yolo.trainer.model, yolo.trainer.ema.ema])  # pyright: ignore
+
+
+def ultralytics_between(folder: Path, how: str) -> nn.Module:
+    return ultralytics(folder, how, between=True)
+
+
+def main(trainer: str, place: str, how: str) -> None:
+    torch.set_num_threads(1)
+    folder = Path(place)
+    end = globals()[trainer](folder, how)
+    torch.save(end.state_dict(), folder / f"{how}.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
