@@ -123,7 +123,8 @@ def test_a_forward_that_goes_two_ways_is_kept():
     model = Noisy().double()
     kill(model.norm, channels=[0, 3])
     kill(model.b, channels=[1, 3])
-    small = fadeout.compact(model, IMAGES)
+    with pytest.warns(UserWarning, match="1 of 'norm', 1 of 'b' stay.*: pass for_inference=True"):
+        small = fadeout.compact(model, IMAGES)
     assert type(small) is Noisy
     assert not gathers(small)
     assert shapes(small)["a.weight"] == shapes(small)["b.weight"] == (3, 3, 1, 1)  # coupled

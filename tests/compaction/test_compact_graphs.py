@@ -15,6 +15,9 @@ from fadeout.compaction.plan import plans_of
 from fadeout.graph.analysis import analyse
 from fadeout.graph.trace import trace
 
+# what stays although it is zero is what is tested here: the warning has tests of its own
+pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
+
 SLOW_TO_DRAW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 

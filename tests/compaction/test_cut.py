@@ -5,6 +5,7 @@ from support.helpers import Net, conv, kill
 from support.small_networks import IMAGES, chain, residual
 from torch import nn
 
+import fadeout
 from fadeout.compaction.cut import choose_by_mode, cut
 from fadeout.graph.analysis import analyse
 from fadeout.graph.gather import Gather
@@ -57,3 +58,15 @@ def test_a_bias_for_a_constant_is_in_the_plan():
 
 def test_choose_by_mode():
     assert [choose_by_mode(training, 1, 2) for training in (True, False)] == [1, 2]
+
+
+def test_the_fast_path_of_a_layer_with_a_gather_in_it_is_closed():
+    """It calls none of the layer's modules, and knows nothing of a gather beside one."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    kill(layer.linear2, channels=[1, 5])
+    model, x = nn.Sequential(nn.Linear(4, 8), layer), torch.randn(2, 3, 4)
+    small = fadeout.compact(model, x)
+    assert small[1].linear2.out_features == 6
+    with torch.no_grad():
+        torch.testing.assert_close(small(x), model(x))

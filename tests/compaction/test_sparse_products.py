@@ -127,17 +127,58 @@ def test_the_model_is_left_as_it_was(times, same_bits):
         fast.train()
 
 
+PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj"}
+
+
 def test_an_encoder_of_transformers(times):
-    """Its fused call would read dense weights; attention that is one call stays dense."""
+    """Its fused call would read dense weights; the projections of its attention are layers too."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     fadeout.methods.one_shot(model, 0.9)
     x = torch.randn(2, 5, 16)
     fast = fadeout.sparse(model, {"src": x})
-    assert {choice.name.rpartition(".")[2] for choice in fast.choices} == {"linear1", "linear2"}
+    assert {choice.name.rpartition(".")[2] for choice in fast.choices} == {"linear1", "linear2", *PROJECTIONS}
+    assert all(choice.product != "dense" for choice in fast.choices)
     assert "times as fast" in fast.why
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    mask = torch.zeros(2, 5, dtype=torch.bool)
+    mask[1, 3:] = True
+    wanted, found = (one(x, src_key_padding_mask=mask)[~mask] for one in (model, fast))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"bias": False}, {"kdim": 8, "vdim": 8}, {"add_bias_kv": True}], ids=str
+)
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attentions(times, extra, batch_first):
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(16, 2, batch_first=batch_first, **extra)
+    fadeout.methods.one_shot(model, 0.9)
+    others = torch.randn(3, 5, extra.get("kdim", 16))
+    inputs = (torch.randn(3, 5, 16), others, others)
+    fast = fadeout.sparse(model, inputs)
+    assert {choice.name for choice in fast.choices} == PROJECTIONS
+    for mine, theirs in zip(fast(*inputs), model.eval()(*inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_an_attention_of_which_no_projection_is_faster_stays_one_call(times):
+    times.update({"csr": 5.0, **{f"bsr {size}": 5.0 for size in (4, 8, 16, 32)}})
+    model = nn.Sequential(nn.Linear(16, 16), nn.TransformerEncoderLayer(16, 2, 32, batch_first=True))
+    fadeout.methods.one_shot(model, 0.9)
+    fast = fadeout.sparse(model.eval(), torch.randn(2, 5, 16))
+    assert fast.why == "no sparse product is faster"
+    assert type(fast.module[1].self_attn) is nn.MultiheadAttention
+
+
+def test_an_attention_with_few_zeros_stays_one_call(times):
+    model = nn.Sequential(nn.Linear(16, 16), nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)).eval()
+    fadeout.methods.one_shot(model[0], 0.9)
+    fast = fadeout.sparse(model, torch.randn(2, 5, 16))
+    assert type(fast.module[0]) is SparseLinear
+    assert type(fast.module[1].self_attn) is nn.MultiheadAttention
 
 
 class Reader(nn.Module):

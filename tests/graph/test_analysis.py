@@ -1,10 +1,14 @@
 """How channels flow through whole networks: several readers, several values, values not followed."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from support.helpers import ALL, IMAGES, Net, OfTwo, check, conv, kill, shapes
 from torch import nn
 from torch.nn.utils import prune
+
+# what stays although it is zero is what is tested here: the warning has tests of its own
+pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
 
 
 def test_outputs_keep_all_channels():

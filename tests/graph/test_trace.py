@@ -12,6 +12,9 @@ import fadeout
 from fadeout.graph.rules.base import Rule
 from fadeout.graph.trace import trace
 
+# what stays although it is zero is what is tested here: the warning has tests of its own
+pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
+
 
 def named(network):
     return {node.name: node for node in network.graph.nodes}

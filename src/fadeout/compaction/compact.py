@@ -1,7 +1,6 @@
 """Dead channels become a smaller module."""
 
 import copy
-import warnings
 from collections.abc import Iterable
 from typing import Any, overload
 
@@ -12,9 +11,12 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from fadeout._arguments import ExampleInput, Leaves, checked, shown
+from fadeout._checks import warn
 from fadeout.compaction.cut import Cut, cut
+from fadeout.compaction.fold import fold
 from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
+from fadeout.compaction.zeros import why_zeros_stay
 from fadeout.graph.analysis import analyse
 from fadeout.graph.example import Example, tensors_in
 from fadeout.graph.trace import trace
@@ -64,6 +66,9 @@ def compact(
     ``forward`` must change (the sides of an addition keep different channels, or a number of channels is
     written in it), it is a ``torch.fx.GraphModule`` with the same parameter names.
 
+    Where channels are zero and stay although something could be done about it, a warning says how many, in
+    which layers, why, and what to do.
+
     Args:
         model: the network.
         example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments. Branches
@@ -71,8 +76,9 @@ def compact(
             size and another image size if the network takes them.
         optimizer: also carry over its state (momentum, Adam's moments) and return (module, optimizer).
         couple: both sides of an addition keep the same channels, so that no channels are gathered by index.
-        for_inference: also fold constants that come out of batch-norm's running statistics, which holds
-            only in evaluation mode.
+        for_inference: also do what holds only in evaluation mode: fold constants that come out of running
+            statistics, and make batch-norms part of the convolution or linear layer before them (not
+            where an optimizer is given).
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -92,6 +98,7 @@ def compact(
     network = trace(model, example_input, leaves)
     options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
     keep_forward = not network.rewritable and not for_inference  # as Channels counts
+    folds = for_inference and optimizer is None  # with one, training goes on
 
     variants = network.example.variants()
     rows = _rows(model, network.example) if variants else []
@@ -109,20 +116,26 @@ def compact(
         repeats = _agree(twins[0], twins[1], network.example, training=True)  # what is random does not
         return not repeats or _agree(twins[2], twins[3], network.example, training=True)
 
-    found = cut(analyse(network, **options, keep_forward=keep_forward))
-    if not fits(found):
-        # The user's forward does more than the graph shows: only cut what it can run as it stands.
-        found = cut(analyse(network, **options, keep_forward=True))
-        if not fits(found):
-            before, after = (sum(p.numel() for p in one.parameters()) for one in (model, found.model))
-            warnings.warn(
-                "compact() cannot keep this network's outputs, and returns it whole: of its "
-                f"{before:,} parameters {before - after:,} belong to dead channels, and stay",
-                stacklevel=2,
+    # Where the user's forward does more than the graph shows, only what it can run as it stands is cut.
+    for keep in (keep_forward, True):
+        analysis = analyse(network, **options, keep_forward=keep)
+        found = cut(analysis, fold=folds)
+        if fits(found):
+            message = why_zeros_stay(
+                analysis, lambda other: _size(cut(other, fold=other.for_inference).model)
             )
-            found = cut(analyse(network, whole=True))
+            break
+    else:
+        before, after = _size(model), _size(found.model)
+        message = (
+            "compact() cannot keep this network's outputs, and returns it whole: of its "
+            f"{before:,} parameters {before - after:,} belong to dead channels, and stay"
+        )
+        found = cut(analyse(network, whole=True))
+    if message is not None:
+        warn(message)
     small = found.model
-    set_plans(small, [*plans_of(model), found.plan] if found.slices else plans_of(model))
+    set_plans(small, [*plans_of(model), found.plan] if found.slices or found.plan.folded else plans_of(model))
     return small if optimizer is None else (small, cut_optimizer(optimizer, model, found))
 
 
@@ -141,6 +154,8 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
         for channel, value in plan.constants.get(name, {}).items():
             flow.constant[int(channel)] = value
     small = cut(analysis).model
+    for layer, norm in plan.folded.items():
+        fold(small, layer, norm)
     set_plans(small, [*plans_of(model), plan])
     return small
 
@@ -159,6 +174,10 @@ def _agree(model: nn.Module, small: nn.Module, example: Example, training: bool 
             return False
     mine, theirs = outputs
     return len(mine) == len(theirs) and all(map(_near, mine, theirs))
+
+
+def _size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 class _WithoutDropout(TorchFunctionMode):

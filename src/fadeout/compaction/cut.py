@@ -11,6 +11,8 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from fadeout.compaction.fold import fold as fold_norm
+from fadeout.compaction.fold import foldable
 from fadeout.compaction.plan import Plan
 from fadeout.graph.example import as_data
 from fadeout.graph.gather import Gather
@@ -36,8 +38,13 @@ class Cut:
         return _name_now(name, self.renamed)
 
 
-def cut(analysis: Analysis) -> Cut:
-    """Cut what nobody needs out of a copy of the network."""
+def cut(analysis: Analysis, fold: bool = False) -> Cut:
+    """Cut what nobody needs out of a copy of the network.
+
+    Args:
+        analysis: what is needed.
+        fold: batch-norms become part of the layers before them, where they can.
+    """
     editor = _Editor(analysis)
     done = set[int]()
     for node, rule in analysis.rules.items():
@@ -54,7 +61,10 @@ def cut(analysis: Analysis) -> Cut:
     )
     renamed = {} if rewritten else _wrap(editor)
     small = _rewrite(editor) if rewritten else editor.model
-    return Cut(small, _plan(editor, renamed), editor.slices, renamed, rewritten)
+    folded = foldable(analysis, renamed) if fold else {}
+    for layer, norm in folded.items():
+        fold_norm(small, layer, norm)
+    return Cut(small, _plan(editor, renamed, folded), editor.slices, renamed, rewritten)
 
 
 class _Editor:
@@ -137,7 +147,7 @@ def _name_now(name: str, renamed: dict[str, str]) -> str:
     return f"{renamed[module]}.{leaf}" if module in renamed else name
 
 
-def _plan(editor: _Editor, renamed: dict[str, str]) -> Plan:
+def _plan(editor: _Editor, renamed: dict[str, str], folded: dict[str, str]) -> Plan:
     analysis = editor.analysis
     flows = {node.name: flow for node, flow in analysis.flows.items() if not flow.needed.all()}
     known = {name: flow.constant.nan_to_num(0.0) for name, flow in flows.items()}
@@ -155,6 +165,7 @@ def _plan(editor: _Editor, renamed: dict[str, str]) -> Plan:
         couple=analysis.couple,
         was={_name_now(name, renamed): list(shape) for name, shape in editor.was.items()},
         parameters=sum(p.numel() for p in analysis.network.model.parameters()),
+        folded=folded,
     )
 
 
@@ -179,6 +190,9 @@ def _wrap(editor: _Editor) -> dict[str, str]:
         gather.train(module.training)
         order = (module, gather) if inner is side else (gather, module)
         editor.model.set_submodule(name, nn.Sequential(*order).train(module.training))
+        whole = editor.model.get_submodule(name.rpartition(".")[0])
+        if isinstance(whole, nn.TransformerEncoderLayer):  # its fast path calls none of its modules
+            whole.activation_relu_or_gelu = 0
         before = renamed.get(name, name).removeprefix(name)  # it may have a gather on either side
         renamed[name] = f"{name}.{0 if inner is side else 1}{before}"
     return renamed

@@ -30,6 +30,8 @@ class Plan:
     """For the reader: by the names they have now, the shapes that tensors had before they were cut."""
     parameters: int = 0
     """For the reader: how many parameters the network had before."""
+    folded: dict[str, str] = field(default_factory=dict)
+    """By the name of a layer, as it is now, that of the batch-norm which is part of it."""
 
     def __post_init__(self):
         # it may come from a file that somebody made
@@ -43,6 +45,7 @@ class Plan:
                 and all(type(each.get("fill", 0)) in (int, bool) for each in tensors)
                 and all(isinstance(each, dict) for each in self.constants.values())
                 and all(isinstance(each, str) for each in (*self.biases, *self.was, *self.kept))
+                and all(isinstance(each, str) for pair in self.folded.items() for each in pair)
                 and type(self.parameters) is int
             )
         except (TypeError, AttributeError, KeyError, RecursionError):
@@ -58,7 +61,7 @@ class Plan:
     def as_data(self) -> dict[str, Any]:
         """The fields, those that came later only where they say something: old files stay as they are."""
         fields = asdict(self)
-        return fields if self.keywords else {k: v for k, v in fields.items() if k != "keywords"}
+        return {name: value for name, value in fields.items() if value or name not in ("keywords", "folded")}
 
     def example(self, device: torch.device | None = None) -> Example:
         """Arguments like those of the example."""

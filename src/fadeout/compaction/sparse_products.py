@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from fadeout._arguments import ExampleInput, checked, fitting_example
 from fadeout._tables import table
 from fadeout._timing import BUSY, race, worst_spread
+from fadeout.graph.heads import SplitHeads, projections
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
@@ -89,8 +90,8 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
     was chosen, and why. A machine too busy to measure (quartiles more than 15 % apart, three times) is said
     to be; a sparse product is then chosen only where its upper quartile is below the lower one of the dense.
 
-    The model is left as it is. What runs as a single fused call, such as ``nn.MultiheadAttention``, keeps
-    its dense products; projections that are layers of their own do not.
+    The model is left as it is. The projections of an ``nn.MultiheadAttention`` count as layers of their own,
+    ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj``, where most of their weights are zero.
 
     Args:
         model: the network, with zeros among its weights.
@@ -106,11 +107,11 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
     run = _runner(example_input)
     with still(model), fitting_example():
         run(model)
-    choices, made = _choose(model, run)
     dense = copy.deepcopy(model).requires_grad_(False)
+    choices, made = _choose(_with_split_attentions(dense, _mostly_zero), run)
     if not made:
         return SparseNetwork(dense, choices, "no sparse product is faster")
-    fast = copy.deepcopy(dense)
+    fast = _with_split_attentions(dense, lambda name, _: any(each.startswith(f"{name}.") for each in made))
     for name, layer in made.items():
         _replace(fast, name, layer)
     with still(model), still(fast):
@@ -124,6 +125,24 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
         why = f"all dense: the whole would take {1 / ratio:.2f} times as long{busy}"
         return SparseNetwork(dense, choices, why)
     return SparseNetwork(fast, choices, f"{ratio:.2f} times as fast{busy}")
+
+
+def _with_split_attentions(model: nn.Module, chosen: Callable[[str, Any], bool]) -> nn.Module:
+    """A copy in which these attentions have projections that are layers of their own."""
+    twin = copy.deepcopy(model)
+    for name, module in model.named_modules():
+        if type(module) is nn.MultiheadAttention and chosen(name, module):
+            split = SplitHeads(twin.get_submodule(name))
+            twin = split if not name else twin
+            if name:
+                twin.set_submodule(name, split)
+    return twin
+
+
+def _mostly_zero(name: str, attention: Any) -> bool:
+    """Whether a projection of an attention has so many zeros that a sparse product is worth a trial."""
+    weights = [*projections(attention), attention.out_proj.weight]
+    return any(int(weight.count_nonzero()) <= _DENSEST * weight.numel() for weight in weights)
 
 
 def _choose(

@@ -10,6 +10,7 @@ a rule needs all that it is given, which is never wrong, only less small.
 
 import itertools
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -40,7 +41,8 @@ def analyse(
         whole: everything is needed.
     """
     a = Analysis(network, for_inference, couple or keep_forward, keep_forward, dead)
-    with torch.device("cpu"):  # where its vectors are, whatever the default device
+    # its vectors are on the CPU, whatever the default device; a mode for nothing would slow every call down
+    with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
         _find_constants_and_needs(a, whole)
     return a
 
@@ -74,5 +76,6 @@ def _keep_one(a: Analysis) -> None:
         flow = a.flows.get(node)
         if flow is not None and not flow.needed.any() and not rule.keeps_alike:
             a.grow(node, torch.arange(flow.width) == 0)
+            a.emptied = True
         if a.changed:
             rule.needs(node, a)

@@ -86,14 +86,16 @@ class Heads(nn.Module):
 
     def _projected(self, sides: list[Tensor]) -> list[Tensor]:
         """Queries, keys and values as (batch, heads, positions, dimensions)."""
-        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        found = [F.linear(*each) for each in zip(sides, projections(self), biases, strict=True)]
+        found = self._project(sides)
         for position, extra in ((1, self.bias_k), (2, self.bias_v)):
             if extra is not None:
                 found[position] = torch.cat([found[position], extra.expand(len(found[position]), -1, -1)], 1)
             if self.add_zero_attn:
                 found[position] = F.pad(found[position], (0, 0, 0, 1))
         return [one.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for one in found]
+
+    def _project(self, sides: list[Tensor]) -> list[Tensor]:
+        return [F.linear(*each) for each in zip(sides, projections(self), biases(self), strict=True)]
 
     def _mask(self, mask: Tensor | None, padding: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
         """What is added to the scores, for both masks together."""
@@ -120,6 +122,42 @@ def projections(attention: Any) -> list[Tensor]:
     if attention.in_proj_weight is not None:
         return list(attention.in_proj_weight.chunk(3))
     return [attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight]
+
+
+def biases(attention: Any) -> list[Tensor | None]:
+    """Those for queries, keys and values."""
+    return [None] * 3 if attention.in_proj_bias is None else list(attention.in_proj_bias.chunk(3))
+
+
+class SplitHeads(Heads):
+    """The same with projections that are layers of their own.
+
+    >>> attention = nn.MultiheadAttention(4, 2)
+    >>> x = torch.randn(3, 1, 4)
+    >>> torch.allclose(SplitHeads(attention)(x, x, x)[0], attention(x, x, x)[0], atol=1e-6)
+    True
+    """
+
+    def __init__(self, attention: Any):
+        super().__init__(attention)
+        sides = zip(projections(self), biases(self), strict=True)
+        self.q_proj, self.k_proj, self.v_proj = (_linear(*side) for side in sides)
+        self.out_proj = _linear(self.out_proj.weight, self.out_proj.bias)
+        for name in PARAMETERS[:5]:
+            self.register_parameter(name, None)
+        self.train(attention.training)
+
+    def _project(self, sides: list[Tensor]) -> list[Tensor]:
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        return [layer(side) for layer, side in zip(layers, sides, strict=True)]
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.detach(), weight.requires_grad)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach(), bias.requires_grad)
+    return layer
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from fadeout.graph.example import Example
 from fadeout.graph.record import Recording
 from fadeout.graph.rules.base import Network, Rule
 from fadeout.graph.rules.calls import name_of
-from fadeout.graph.rules.registry import MODULES, derived_rule, identity_rule, rule_of
+from fadeout.graph.rules.registry import MODULES, alike_rule, derived_rule, rule_of
 from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.sharding import is_distributed
 
@@ -86,7 +86,7 @@ class _Leaves:
             return True
         rule = derived_rule(module, args, kwargs)
         if rule is None and childless:
-            rule = identity_rule(module, args, kwargs)
+            rule = alike_rule(module, args, kwargs)
         if rule is not None:
             self.derived[id(module)] = rule
         return rule is not None
@@ -150,11 +150,23 @@ def unknown_operators(network: Network) -> list[str]:
     for node, rule in network.rules.items():
         if type(rule) is not Rule or node.op == "output":
             continue
-        if node.op == "call_module":
-            found.setdefault(type(network.module(node)).__name__, f" (at {node.target})")
+        owner = str(node.target) if node.op == "call_module" else reads_weights_of(node)
+        if owner:
+            found.setdefault(type(network.modules[owner]).__name__, f" (at {owner})")
         elif node in network.shapes:
             found.setdefault(name_of(node), "()")
     return [name + where for name, where in found.items()]
+
+
+def reads_weights_of(node: fx.Node) -> str:
+    """The module whose parameters a function reads, behind its first input; empty where there is none."""
+    waiting = node.all_input_nodes[1:]
+    while waiting:
+        one = waiting.pop(0)
+        if one.op == "get_attr":
+            return str(one.target).rpartition(".")[0]
+        waiting += one.all_input_nodes
+    return ""
 
 
 def _entangled(model: nn.Module, graph: fx.Graph) -> set[int]:

@@ -144,6 +144,7 @@ def step(model, optimizer, number):
     optimizer.step()
 
 
+@pytest.mark.filterwarnings("ignore:compact.. keeps .* channels whose weights are all zero")  # of mobilenet
 @pytest.mark.parametrize("network", [*list(NETWORKS)[:-1], pytest.param("mobilenet", marks=pytest.mark.slow)])
 def test_prune_train_prune_and_train(network, tmp_path):
     """Three times over; then save, load, and go on."""

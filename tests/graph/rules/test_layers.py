@@ -2,8 +2,16 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.helpers import ALL, FEATURES, check, conv, kill
 from torch import nn
+
+import fadeout
+from fadeout import Channels
+from fadeout.methods.magnitude import one_shot
+
+# what stays although it is zero is what is tested here: the warning has tests of its own
+pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -132,3 +140,41 @@ def test_images_without_a_batch():
     model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 2))
     kill(model[0], channels=[0])
     check(model, {"0": [1, 2, 3], "2": (ALL, [1, 2, 3])}, (3, 6, 6))
+
+
+class Own(nn.Module):
+    """A linear layer that is none of torch's; transposed, as ``Conv1D`` of transformers."""
+
+    def __init__(self, inputs, outputs, transposed):
+        super().__init__()
+        self.nx, self.nf, self.transposed = inputs, outputs, transposed
+        shape = (inputs, outputs) if transposed else (outputs, inputs)
+        self.weight, self.bias = nn.Parameter(torch.randn(shape)), nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x):
+        if not self.transposed:
+            return F.linear(x, self.weight, self.bias)
+        size = (*x.shape[:-1], self.nf)
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(size)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_linear_layers_of_others(transposed):
+    model = nn.Sequential(Own(3, 6, transposed), nn.Tanh(), Own(6, 2, transposed))
+    x = torch.randn(4, 5, 3)
+    one_shot(model, 0.5, structure=Channels(x, by="norm"))
+    small = fadeout.compact(model, x)
+    assert (small[0].nx, small[0].nf, small[2].nx) == (3, 2, 2)  # four of six, of which each has six weights
+    assert small[0].weight.shape == ((3, 2) if transposed else (2, 3))
+    torch.testing.assert_close(small(x), model(x))
+
+
+def test_filters_of_a_transposed_convolution_are_columns():
+    model = nn.Sequential(nn.ConvTranspose2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3))
+    x = torch.randn(2, 3, 6, 6)
+    masks = one_shot(model, 0.5, structure=Channels(x, by="norm"))
+    kept = masks["0.weight"].any(0).flatten(1).any(1)
+    assert torch.equal(kept, masks["0.bias"])
+    small = fadeout.compact(model, x)
+    assert small[0].out_channels == int(kept.sum()) <= 4
+    torch.testing.assert_close(small(x), model(x), atol=1e-5, rtol=1e-4)

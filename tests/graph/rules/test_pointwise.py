@@ -8,6 +8,9 @@ import torch.nn.functional as F
 from support.helpers import ALL, FEATURES, Net, check, conv, gathers, kill
 from torch import Tensor, nn
 
+# what stays although it is zero is what is tested here: the warning has tests of its own
+pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
+
 
 @pytest.mark.parametrize(
     "activation",
@@ -197,3 +200,57 @@ def test_a_chain_of_additions():
     kill(model.s, model.a, channels=[0, 1])
     kill(model.b, channels=[0, 2])
     check(model, {"s": [2, 3], "a": [2, 3], "b": ([1, 3], [2, 3]), "c": (ALL, [1, 2, 3])})
+
+
+HIDDEN = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.5
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: torch.where(HIDDEN, m.a(x), 0.0),
+        lambda m, x: torch.where(HIDDEN, 0, F.relu(m.a(x))),
+        lambda m, x: m.a(x).where(HIDDEN, 0.0),
+        lambda m, x: torch.where(HIDDEN, m.a(x), m.b(x)),
+        lambda m, x: torch.where(x[:, :1] > 0, m.a(x), m.b(x)),
+        lambda m, x: m.a(x).masked_fill(HIDDEN, 0.0),
+        lambda m, x: F.relu(m.a(x)).masked_fill_(HIDDEN, 0),
+        lambda m, x: m.a(x).masked_fill(value=0.0, mask=x[:, :1] > 0),
+    ],
+)
+def test_where_and_masked_fill(function):
+    """What is zero on both sides, or is replaced by zero, goes."""
+    model = Net(lambda m, x: m.c(function(m, x)), a=conv(3, 4), b=conv(3, 4), c=conv(4, 2))
+    kill(model.a, model.b, channels=[0, 3])
+    both = "b" in function.__code__.co_names
+    kept = {"a": [1, 2], "c": (ALL, [1, 2])}
+    check(model, {**kept, "b": [1, 2]} if both else kept)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: torch.where(HIDDEN, m.a(x), 1.0),
+        lambda m, x: m.a(x).where(HIDDEN, 1.0),
+        lambda m, x: torch.where(HIDDEN, m.a(x), m.b(x)),  # on the other side it is alive
+        lambda m, x: m.a(x).masked_fill(HIDDEN, 1.0),
+        lambda m, x: m.a(x).masked_fill(HIDDEN, -torch.inf).exp(),
+        lambda m, x: m.a(x).masked_fill(m.a(x) > 0, 0.0),  # all channels are looked at
+    ],
+)
+def test_where_and_masked_fill_with_something_else(function):
+    """What is zero does not stay so: outputs are equal, and nothing goes."""
+    model = Net(lambda m, x: m.c(function(m, x)), a=conv(3, 4), b=conv(3, 4), c=conv(4, 2))
+    kill(model.a, channels=[0, 3])
+    check(model, {})
+
+
+def test_channels_that_nobody_reads_behind_where_and_masked_fill():
+    def forward(m, x):
+        x = torch.where(HIDDEN, m.a(x), m.b(x)).masked_fill(HIDDEN, 1.0)
+        return m.c(x)
+
+    model = Net(forward, a=conv(3, 4), b=conv(3, 4), c=conv(4, 2))
+    with torch.no_grad():
+        model.c.weight[:, [0, 3]] = 0
+    check(model, {"a": [1, 2], "b": [1, 2], "c": (ALL, [1, 2])})

@@ -98,3 +98,15 @@ def test_attention_loses_whole_heads_and_the_perceptron_units():
     kept |= {"blocks.0.attention.proj": (ALL, heads), "blocks.0.fc1": units, "blocks.0.fc2": (ALL, units)}
     small = check(model, kept, (2, 3, 8, 8))
     assert small.blocks[0].attention.heads == 2
+
+
+def test_a_norm_between_reshapes_as_another_value():
+    """A linear layer with a batch-norm, as LeViT has it."""
+
+    def forward(m, x):
+        x = m.a(x)
+        return m.b(m.n(x.flatten(0, 1)).reshape_as(x))
+
+    model = Net(forward, a=nn.Linear(3, 4), n=nn.BatchNorm1d(4), b=nn.Linear(4, 2))
+    kill(model.n, channels=[2])
+    check(model, {"a": [0, 1, 3], "n": [0, 1, 3], "b": (ALL, [0, 1, 3])}, (2, 5, 3))

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from fadeout.graph.example import Example
 from fadeout.graph.rules.calls import source
+from fadeout.torch_bridge.modes import still
 
 Of = Literal["parameters", "operations"]
 
@@ -23,6 +24,8 @@ class Units(NamedTuple):
     node: fx.Node
     rows: dict[str, np.ndarray]
     """By the name of the parameter in the network, (channels, rows of each)."""
+    dims: dict[str, int] = {}  # noqa: RUF012 - never changed
+    """By the name of the parameter, the dimension of its rows, where that is not the first."""
 
 
 class Term(NamedTuple):
@@ -83,6 +86,7 @@ class Network:
     overwritten: set[fx.Node] = field(default_factory=set)
     """Values that an operation changes in place although others read them too: not to be followed."""
     rules: "dict[fx.Node, Rule]" = field(default_factory=dict)
+    _computed: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def rewritable(self) -> bool:
@@ -97,17 +101,24 @@ class Network:
         """The name of a value's channels: of the module that a node calls, or of the node."""
         return str(node.target) if node.op == "call_module" else node.name
 
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Compute something that no weight has a part in once for all analyses, and keep it."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
+
     def sites(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that call the same module as this one."""
         return self.callers[id(self.module(node))]
 
     def owns(self, node: fx.Node, names: tuple[str, ...]) -> bool:
         """Whether nobody else uses the parameters of a module, and nothing computes them."""
-        for module in self.module(node).modules():
-            own = (getattr(module, name, None) for name in names)
-            computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
-            if id(module) in self.entangled or computed:
-                return False
+        with still(self.module(node)):  # a spectral norm changes with every look in training mode
+            for module in self.module(node).modules():
+                own = (getattr(module, name, None) for name in names)
+                computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
+                if id(module) in self.entangled or computed:
+                    return False
         return True
 
 
@@ -126,6 +137,8 @@ class Analysis:
     flows: dict[fx.Node, Flow] = field(default_factory=dict)
     changed: bool = False
     """Whether any need has grown since this was last set to false."""
+    emptied: bool = False
+    """Whether a layer would have lost all its channels."""
     _computed: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -169,6 +182,8 @@ class Analysis:
 
     def tie(self, one: fx.Node, other: fx.Node) -> None:
         """Two values keep the same channels."""
+        if one is other:
+            return
         first, second = self.flows.get(one), self.flows.get(other)
         if first is None or second is None:
             self.need_all(one)
@@ -249,6 +264,10 @@ class Rule:
         same = equal(module(*args, **kwargs), kind.forward(module, *args, **kwargs))  # pyright: ignore
         return self if same else None
 
+    def is_alike(self, module: Any, args: tuple, kwargs: dict) -> bool:
+        """Whether a module whose class has no rule does on these arguments what this one is for."""
+        return False
+
     # What it does to channels
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
@@ -273,8 +292,12 @@ class Rule:
         return ()
 
     def filters(self, module: Any) -> tuple[str, ...]:
-        """Those of which the slices along the first dimension make the channels."""
+        """Those of which the slices along :meth:`dim` make the channels; a bias has one dimension only."""
         return ()
+
+    def dim(self, module: Any) -> int:
+        """The dimension of the weight along which the channels of the output lie."""
+        return 0
 
     def units(self, node: fx.Node, a: Analysis) -> Units | None:
         """Channels that go when several rows of parameters are zero, such as the heads of an attention."""
@@ -352,4 +375,6 @@ def equal(one: Any, other: Any) -> bool:
     """Whether two tensors are the same up to rounding."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.shape != other.shape:
         return False
-    return one.is_meta or torch.allclose(one, other, rtol=1e-3, atol=1e-5 * (1 + float(other.abs().max())))
+    if one.is_meta or torch.equal(one, other):  # which is quicker by far
+        return True
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-5 * (1 + float(other.abs().max())))

@@ -102,7 +102,7 @@ def made_by_rows(value: fx.Node, a: Analysis) -> Units | None:
         if module is not None and rule.filters(module):
             alone = before is not value and len(a.network.sites(before)) == 1
             rows = {f"{before.target}.{name}": channels for name in rule.filters(module)}
-            return Units(value, rows) if alone else None
+            return Units(value, rows, {f"{before.target}.weight": rule.dim(module)}) if alone else None
         links = [link for link in rule.links(before, a) if link[0] in a.flows]
         if len(links) != 1:
             return None

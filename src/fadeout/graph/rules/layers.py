@@ -22,13 +22,15 @@ class Weighted(Rule, ABC):
     bias exactly.
     """
 
+    per_input = False
+    """Whether a weight meets every position of the input once, not of the output."""
     exact = True
     """Whether the module does what its class in torch does, and nothing besides, such as padding."""
 
     def derived(self, module: Any, kind: type, args: tuple, kwargs: dict) -> Rule | None:
         """Such as pad for themselves, as long as a zero in the weights means what it means to the parent."""
         found = super().derived(module, kind, args, kwargs)
-        if found is not None or not self.filters(module):
+        if found is not None or self.dim(module) != 0:
             return found
         twin, x = copy.deepcopy(module), args[0].clone()
         whole = twin(*args, **kwargs)
@@ -90,8 +92,7 @@ class Weighted(Rule, ABC):
         outs = torch.stack([outputs[outputs // per_output == group] % per_output for group in left])
         by_output = outputs[:, None], ins[torch.searchsorted(left, outputs // per_output)]
         by_input = inputs[:, None], outs[torch.searchsorted(left, inputs // per_input)]
-        by_filters = bool(self.filters(module))  # else stored by its inputs
-        e.slice(node, "weight", by_output if by_filters else by_input)
+        e.slice(node, "weight", by_output if self.dim(module) == 0 else by_input)
         e.slice(node, "bias", (outputs,))
         self.resize(module, len(inputs), len(outputs), len(left))
 
@@ -117,7 +118,7 @@ class Weighted(Rule, ABC):
         both = source(node) in a.flows and (grouped or self.groups(module) == 1)
         each = size if both else inputs * size
         if of == "operations":
-            shape = a.shape(node if self.filters(module) else source(node))  # a weight is used so often
+            shape = a.shape(source(node) if self.per_input else node)  # a weight is used so often
             axis = self.axis(module, shape)
             each *= shape.numel() // shape[axis] // (shape[0] if axis else 1)
         nodes = (node, source(node)) if both else (node,)
@@ -164,8 +165,10 @@ class Weighted(Rule, ABC):
         """Which outputs the marked inputs reach; backwards, which inputs the marked outputs."""
         module = a.module(node)
         groups = self.groups(module)
-        if a.dead is not None:  # all weights count: a group is reached as a whole
+        if a.dead is not None:  # all weights count, but for dead outputs: a group is reached as a whole
             shape = self.parts(module).shape
+            if not forwards and str(node.target) in a.dead:
+                marked = marked & ~a.dead[str(node.target)]
             width = shape[0] // groups if forwards else shape[1]
             return marked.view(groups, -1).any(1).repeat_interleave(width)
         alive = a.once((node, "alive"), lambda: (self.parts(module) != 0).any(-1).cpu())
@@ -212,11 +215,38 @@ class Linear(Weighted):
         return True
 
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
-        module.in_features, module.out_features = inputs, outputs
+        for names in _SIZES:
+            for name, size in zip(names, (inputs, outputs), strict=True):
+                if hasattr(module, name):
+                    setattr(module, name, size)
 
     def operations(self, module: Any, given: Any, output: Any) -> tuple[int, int]:
-        count = output.numel() * (module.in_features + 1)
+        count = output.numel() * (self.parts(module).shape[1] + 1)
         return count, count
+
+    def is_alike(self, module: Any, args: tuple, kwargs: dict) -> bool:
+        """Linear layers of others, such as PyTorch Geometric has."""
+        own = {name: p for name, p in module.named_parameters() if p is not None}
+        if len(args) != 1 or kwargs or not {"weight"} <= own.keys() <= {"weight", "bias"}:
+            return False
+        bias = getattr(module, "bias", None)
+        return own["weight"].dim() == 2 and equal(
+            module(*args), nn.functional.linear(args[0], self.parts(module)[..., 0], bias)
+        )
+
+
+@handles()
+class TransposedLinear(Linear):
+    """A linear layer that stores its weights as (inputs, outputs), as ``Conv1D`` of transformers does."""
+
+    def dim(self, module: Any) -> int:
+        return 1
+
+    def parts(self, module: Any) -> Tensor:
+        return module.weight.detach().T[..., None]
+
+
+_SIZES = (("in_features", "out_features"), ("in_channels", "out_channels"), ("nx", "nf"))
 
 
 @handles(*versions("Conv"), _ConvNd)
@@ -253,8 +283,13 @@ class TransposedConvolution(Convolution):
     def folds(self, module: Any) -> bool:
         return False
 
+    per_input = True
+
+    def dim(self, module: Any) -> int:
+        return 1
+
     def filters(self, module: Any) -> tuple[str, ...]:
-        return ()
+        return super().filters(module) if module.groups == 1 else ()
 
     def parts(self, module: Any) -> Tensor:
         weight, groups = module.weight.detach().flatten(2), module.groups

@@ -60,15 +60,15 @@ class BatchNorm(Norm, Linked):
 
     def _values_of(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         """The constants that come out of a norm with an activation inside: it runs on them itself."""
-        module = copy.deepcopy(a.module(node)).cpu().double().eval()
         known = torch.zeros(flow.width, dtype=torch.bool)
         if a.dead is not None:
             known = a.dead.get(str(node.target), known)
-            for own in self.scales(module):
-                getattr(module, own).data.masked_fill_(known, 0.0)
-        elif module.weight is not None:
+            silent = a.network.once((id(a.module(node)), "silent"), lambda: self._silent(node, a))
+            return torch.where(known, silent, math.nan)
+        module = copy.deepcopy(a.module(node)).cpu().double().eval()
+        if module.weight is not None:
             known = module.weight.detach() == 0
-        if a.dead is None and a.for_inference and getattr(module, "running_var", None) is not None:
+        if a.for_inference and getattr(module, "running_var", None) is not None:
             known = known | ~flow.constant.isnan()
         if not bool(known.any()):
             return torch.full_like(flow.constant, math.nan)
@@ -76,6 +76,19 @@ class BatchNorm(Norm, Linked):
             shape = [-1 if d == 1 else 1 for d in range(len(a.shape(node)))]
             out = module(flow.constant.nan_to_num(0.0).view(shape))
         return torch.where(known, out.view(-1), math.nan)
+
+    def _silent(self, node: fx.Node, a: Analysis) -> Tensor:
+        """What comes out of it where scale and shift are zero."""
+        module = copy.deepcopy(a.module(node))
+        if any(tensor.is_meta for tensor in module.state_dict().values()):
+            module = module.to_empty(device="cpu")
+        module = module.cpu().double().eval()
+        for name, tensor in module.state_dict().items():
+            tensor.fill_(name == "running_var")
+        with torch.no_grad():
+            return module(
+                torch.zeros([1, *a.shape(node)[1:2], *[1] * (len(a.shape(node)) - 2)]).double()
+            ).view(-1)
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         if node not in a.flows:
@@ -118,7 +131,7 @@ class InstanceNorm(BatchNorm):
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         module = a.module(node)
         constant = super().values(node, flow, a)
-        if a.dead is not None or module.track_running_stats:
+        if module.track_running_stats or (a.dead is not None and module.bias is not None):
             return constant
         shift = (
             torch.zeros(flow.width).double() if module.bias is None else module.bias.detach().cpu().double()

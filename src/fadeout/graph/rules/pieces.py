@@ -76,24 +76,38 @@ class Split(Rule):
     """``chunk`` and ``split`` of the channels; their pieces are an :class:`Item` each."""
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        if self.pieces(node, a) is None:
+        pieces = self.pieces(node, a)
+        if pieces is None and not self.is_beside(node, a):
             super().needs(node, a)
+        elif (
+            pieces is not None and a.keep_forward
+        ):  # which divides into equal numbers: all pieces keep the same ones
+            needed = a.flows[source(node)].needed
+            a.grow(source(node), needed.view(len(pieces), -1).any(0).repeat(len(pieces)))
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         pieces, before = self.pieces(node, e.analysis), e.kept(source(node))
-        if pieces is not None and before is not None:
+        if pieces is not None and before is not None and not e.analysis.keep_forward:
             flow = e.analysis.flows[source(node)]
             sizes = [int(flow.needed[piece].sum()) for piece in pieces]
             e.call(node, torch.split, (source(node), sizes, flow.axis))
 
-    def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
-        """The channels of each piece; None where something else is split."""
+    def is_beside(self, node: fx.Node, a: Analysis) -> bool:
+        """Whether another dimension than that of the channels is split: each piece has them all."""
         flow, dim = a.flows.get(source(node)), argument(node, 2, "dim", 0)
         plain = all(user.target is getitem for user in node.users)
-        if flow is None or not plain or a.keep_forward or dim % len(a.shape(source(node))) != flow.axis:
+        return flow is not None and plain and dim % len(a.shape(source(node))) != flow.axis
+
+    def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
+        """The channels of each piece; None where something else is split."""
+        flow = a.flows.get(source(node))
+        plain = all(user.target is getitem for user in node.users)
+        if flow is None or not plain or self.is_beside(node, a):
             return None
         number: Any = argument(node, 1, "chunks" if name_of(node) == "chunk" else "split_size_or_sections")
         number = node.kwargs.get("split_size", number)  # as Tensor.split names it
+        if a.keep_forward and (name_of(node) != "chunk" or flow.width % number):
+            return None
         whole = torch.arange(flow.width)
         return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
 
@@ -129,7 +143,9 @@ class Item(Linked):
         piece = self._piece(node, a)
         if piece is None:
             return super().links(node, a)
-        return [(source(source(node)), piece.numpy(), np.arange(len(piece)))]
+        pieces = a.rules[source(node)].pieces(source(node), a) if a.keep_forward else None  # pyright: ignore
+        whole, own = source(source(node)), np.arange(len(piece))
+        return [(whole, one.numpy(), own) for one in pieces or [piece]]
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
@@ -147,7 +163,11 @@ class Item(Linked):
 
     def _piece(self, node: fx.Node, a: Analysis) -> Tensor | None:
         rule = a.rules[source(node)]
-        pieces = rule.pieces(source(node), a) if isinstance(rule, Split) else None
+        if not isinstance(rule, Split):
+            return None
+        if rule.is_beside(source(node), a):
+            return torch.arange(a.flows[source(source(node))].width)
+        pieces = rule.pieces(source(node), a)
         return None if pieces is None else pieces[node.args[1]]  # pyright: ignore
 
 

@@ -31,7 +31,12 @@ class Elementwise(Linked):
         shape[flow.axis] = flow.width
         module = a.module(node)
         if module is not None:  # on a copy: the call must neither see the device nor change a mode
-            module = copy.deepcopy(module).cpu().double().eval()
+
+            def twin() -> nn.Module:
+                return copy.deepcopy(a.module(node)).cpu().double().eval()
+
+            plain = not module.state_dict()
+            module = a.network.once((id(module), "twin"), twin) if plain else twin()
         out = call_with(node, flow.constant.view(shape).clone(), module)
         return torch.where(flow.constant.isnan(), math.nan, out.reshape(-1).double())
 
@@ -39,6 +44,11 @@ class Elementwise(Linked):
 @handles(nn.Identity, nn.Dropout)
 class Unchanged(Elementwise):
     is_identity = True
+
+    def is_alike(self, module: Any, args: tuple, kwargs: dict) -> bool:
+        """A module without parameters that gives what it gets: dropout of any kind."""
+        plain = len(args) == 1 and not kwargs and next(module.parameters(), None) is None
+        return plain and module(*args) is args[0]
 
 
 @handles(nn.PReLU)
@@ -263,20 +273,26 @@ class Where(Arithmetic):
         pass
 
     def _operands(self, node: fx.Node) -> list:
-        return list(node.args)
+        first, second, third = node.args
+        return [second, first, third] if node.op == "call_method" else [first, second, third]
 
 
 @handles(calls=["masked_fill"])
 class Filled(Linked):
-    """Some numbers are replaced: no channel is constant any more."""
+    """Some numbers are replaced: a channel stays constant only if they are its own."""
 
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
-        return torch.full_like(flow.constant, math.nan)
+        value = argument(node, 2, "value")
+        value = float(value) if isinstance(value, int | float) else math.nan
+        return torch.where(flow.constant == value, value, math.nan)
 
 
 @handles(nn.Softmax, calls=["softmax"])
-class Softmax(Filled):
+class Softmax(Linked):
     """Along another dimension than that of the channels."""
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        return torch.full_like(flow.constant, math.nan)
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         module = a.module(node)

@@ -1,5 +1,6 @@
 """Which rule is for which operator."""
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from fadeout.graph.rules.base import Leaf, Network, Rule
 from fadeout.graph.rules.calls import name_of
 
 MODULES: dict[type, Rule] = {}
+_RULES: list[Rule] = []
 _CALLS: dict[str, Rule] = {}  # by name, for functions and methods alike: torch.relu, x.relu(), x.relu_()
 _ATTRIBUTES: dict[str, Rule] = {}
 _KNOWN: set[Any] = set()  # a function of one's own may have any name: only torch's are known by theirs
@@ -32,6 +34,7 @@ def handles(
 
     def register(kind: type[_R]) -> type[_R]:
         rule = kind()
+        _RULES.append(rule)
         MODULES.update(dict.fromkeys(modules, rule))
         _ATTRIBUTES.update(dict.fromkeys(attributes, rule))
         for call in calls:
@@ -86,8 +89,10 @@ def derived_rule(module: nn.Module, args: tuple, kwargs: dict) -> Rule | None:
         return None
 
 
-def identity_rule(module: nn.Module, args: tuple, kwargs: dict) -> Rule | None:
-    """That of the identity, where a module without parameters gives what it gets: dropout of any kind."""
-    if len(args) != 1 or kwargs or next(module.parameters(), None) is not None:
-        return None
-    return MODULES[nn.Identity] if module(*args) is args[0] else None
+def alike_rule(module: nn.Module, args: tuple, kwargs: dict) -> Rule | None:
+    """The rule of what a module does on these arguments, whatever its class."""
+    for rule in _RULES:
+        with contextlib.suppress(Exception):  # whatever it does when it is taken for something else
+            if rule.is_alike(module, args, kwargs):
+                return rule
+    return None

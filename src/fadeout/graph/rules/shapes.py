@@ -159,6 +159,24 @@ class Reshaped(Regrouped):
         return (dim % len(a.shape(source(node))), list(sizes)) if unflattens else (0, [])
 
 
+@handles(calls=["reshape_as", "view_as"])
+class ReshapedAs(Reshaped):
+    """``x.reshape_as(other)``: the other only lends its shape, and keeps as many channels."""
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        other = node.all_input_nodes[-1]
+        flow, after = a.flows.get(other), a.flows.get(node)
+        if flow is not None and after is not None and flow.axis == after.axis:
+            a.tie(other, node)
+        else:
+            a.need_all(other)
+            a.need_all(node)
+        Regrouped.needs(self, node, a)
+
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        return [*super().links(node, a), alike(node.all_input_nodes[-1], node, a)]
+
+
 @handles(calls=["size"])
 class Size(Rule):
     """``x.size(dim)``, as which all sizes are noted: it may go into a reshape, else it must not change.

@@ -1,0 +1,34 @@
+"""Channels that are divided: what goes and what stays, worked out by hand."""
+
+import pytest
+import torch
+from support.helpers import ALL, Net, check, conv, kill
+from torch import nn
+
+pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
+
+
+def two_ways(m, x):
+    """As in YOLO's C2f; what it returns depends on the mode, so that the forward must stay."""
+    left, right = m.n(m.a(x)).chunk(2, 1)
+    out = m.b(torch.cat([left, right, m.c(right)], 1))
+    return (out, x) if m.training else out
+
+
+def test_chunks_keep_the_same_channels_where_the_forward_stays():
+    model = Net(two_ways, a=conv(3, 6), n=nn.BatchNorm2d(6), c=conv(3, 3), b=conv(9, 2))
+    kill(model.n, channels=[0, 1, 3])  # of the halves, 0 and 1, and 0
+    kept = [1, 2, 4, 5]
+    columns = [1, 2, 4, 5, 6, 7, 8]
+    found = {"a": kept, "n": kept, "c": (ALL, [1, 2]), "b": (ALL, columns)}
+    check(model, found)
+
+
+def test_a_split_beside_the_channels():
+    def forward(m, x):
+        some, others = m.a(x).split([1, 2], dim=1)
+        return m.b(some) + m.b(others.sum(1, keepdim=True))
+
+    model = Net(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 2))
+    kill(model.a, channels=[3])
+    check(model, {"a": [0, 1, 2, 4], "b": (ALL, [0, 1, 2, 4])}, (2, 3, 4))
