@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import fadeout
 from fadeout import models
+from fadeout._checks import MissingExtraError
 from fadeout.measure import Latency, latency, measure
 
 
@@ -304,3 +306,61 @@ def test_bytes_of_a_network_without_zeros_or_values():
     assert (found.dense, found.saved, found.onnx) == (48, 48, 48)
     meta = fadeout.measure(nn.Linear(3, 3, device="meta"), torch.zeros(1, 3, device="meta")).stored
     assert meta.dense == meta.onnx == 48
+
+
+# Time in several engines ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """What each engine takes, in place of a clock; the network before takes three times as long."""
+    table = {"pytorch": 0.002, "channels_last": 0.001, "onnxruntime": 0.0005}
+
+    def time_networks(networks, example, engine):
+        if isinstance(table[engine], Exception):
+            raise table[engine]
+        return {name: table[engine] * (3 if name == "before" else 1) for name in networks}
+
+    monkeypatch.setattr(sys.modules["fadeout.measure"], "time_networks", time_networks)  # not the function
+    return table
+
+
+def test_engines_stand_beside_what_operations_promise(seconds):
+    dense, small = (nn.Sequential(nn.Conv2d(3, n, 1), nn.ReLU(), nn.Conv2d(n, 2, 1)) for n in (8, 2))
+    found = measure(small, torch.zeros(1, 3, 10, 10), time=True, against=dense)
+    assert str(found.speed).splitlines() == [
+        "engine              ms   before  times as fast",
+        "----------------------------------------------",
+        "pytorch              2        6           3.00",
+        "channels_last        1        3           3.00",
+        "onnxruntime        0.5      1.5           3.00",
+        "----------------------------------------------",
+        "operations     0.001 M  0.004 M           4.00",
+    ]
+    assert str(found).endswith(str(found.speed))
+    assert found.speed.faster["operations"] == 4
+    assert json.loads(json.dumps(found.to_dict()))["speed"]["seconds"] == seconds
+
+
+def test_engines_that_are_not_there_are_said_to_be(seconds):
+    seconds["onnxruntime"] = MissingExtraError("onnxruntime is not installed")
+    found = measure(nn.Linear(10, 10), torch.zeros(1, 10), time=True)
+    assert str(found.speed).splitlines() == [
+        "engine            ms",
+        "--------------------",
+        "pytorch            2",
+        "--------------------",
+        "operations  0.0001 M",
+        "onnxruntime: onnxruntime is not installed",
+    ]
+    assert found.speed.faster == {}
+    seconds["onnxruntime"] = ValueError("torch.export cannot trace the network\nand so on")
+    found = measure(nn.Linear(10, 10), torch.zeros(1, 10), time=True)
+    assert found.speed.missing == {"onnxruntime": "torch.export cannot trace the network"}
+
+
+def test_what_cannot_be_timed():
+    with pytest.raises(ValueError, match="pass time=True"):
+        measure(nn.Linear(2, 2), torch.zeros(1, 2), against=nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="meta device"):
+        measure(nn.Linear(2, 2, device="meta"), torch.zeros(1, 2, device="meta"), time=True)

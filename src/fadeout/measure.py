@@ -13,7 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fadeout._arguments import ExampleInput, Only, checked, fitting_example
+from fadeout._checks import MissingExtraError
 from fadeout._tables import table
+from fadeout.engines import Engine, time_networks
+from fadeout.graph.example import Example
 from fadeout.graph.rules.registry import rule_of_module
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
@@ -82,8 +85,45 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class Speed:
+    """How long a forward pass takes in each engine, beside what the operations promise.
+
+    Attributes:
+        seconds: by engine: ``"pytorch"``, ``"channels_last"`` for images, ``"onnxruntime"``.
+        macs: multiply-accumulates of the pass.
+        before: seconds of the network that it is compared with, by engine; empty where there is none.
+        macs_before: its multiply-accumulates.
+        missing: by engine, why it was not timed.
+    """
+
+    seconds: dict[str, float]
+    macs: int
+    before: dict[str, float]
+    macs_before: int
+    missing: dict[str, str]
+
+    @property
+    def faster(self) -> dict[str, float]:
+        """How many times as fast as before it is, by engine, and as ``"operations"`` would have it."""
+        if not self.before:
+            return {}
+        real = {engine: self.before[engine] / seconds for engine, seconds in self.seconds.items()}
+        return {**real, "operations": self.macs_before / max(self.macs, 1)}
+
+    def __str__(self) -> str:
+        lines = [["engine", "ms", "before", "times as fast"]]
+        for engine, seconds in self.seconds.items():
+            before = f"{1e3 * self.before[engine]:.3g}" if self.before else ""
+            lines.append([engine, f"{1e3 * seconds:.3g}", before, f"{self.faster.get(engine, 1):.2f}"])
+        operations = [f"{macs / 1e6:.3g} M" for macs in (self.macs, self.macs_before)]
+        lines.append(["operations", *operations, f"{self.faster.get('operations', 1):.2f}"])
+        shown = table(lines if self.before else [line[:2] for line in lines], words=1)
+        return "\n".join([*shown, *(f"{engine}: {why}" for engine, why in self.missing.items())])
+
+
+@dataclass(frozen=True)
 class Measurement:
-    """What :func:`measure` found: ``rows`` for the layers, ``total``, and the ``latency`` if asked for.
+    """What :func:`measure` found: ``rows`` for the layers, ``total``, ``latency`` and ``speed`` if asked for.
 
     ``stored`` has the bytes of each form in which the network may be stored.
 
@@ -94,9 +134,10 @@ class Measurement:
     total: Row
     latency: Latency | None = None
     stored: Stored = Stored(0, 0, 0)
+    speed: Speed | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Rows, total and latency as plain dictionaries and numbers."""
+        """Rows, total, latency and speed as plain dictionaries and numbers."""
         return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
 
     def __str__(self) -> str:
@@ -106,11 +147,19 @@ class Measurement:
             name, kind, *numbers = (getattr(row, field.name) for field in fields(row))
             lines.append([name or "(itself)", kind, *(f"{number:,}" for number in numbers)])
         ends = [str(self.stored), *([f"latency {self.latency}"] if self.latency else [])]
+        ends += [f"\n{self.speed}"] if self.speed else []
         return "\n".join([*table(lines, words=2), *ends])
 
 
 @checked
-def measure(model: nn.Module, example_input: ExampleInput, *, repeats: Repeats = 0) -> Measurement:
+def measure(
+    model: nn.Module,
+    example_input: ExampleInput,
+    *,
+    repeats: Repeats = 0,
+    time: bool = False,
+    against: nn.Module | None = None,
+) -> Measurement:
     """Count what a network holds and what one forward pass costs, layer by layer and in all.
 
     The network runs once, in evaluation mode, and is left as it was. All figures are for the example as
@@ -139,6 +188,10 @@ def measure(model: nn.Module, example_input: ExampleInput, *, repeats: Repeats =
         model: any module; a module that runs twice counts twice in operations, once in parameters.
         example_input: a tensor, or a tuple of positional or a mapping of keyword arguments.
         repeats: if above 0, the forward pass is also timed that often, see :func:`latency`.
+        time: the forward pass is timed in PyTorch, with images in PyTorch's ``channels_last`` layout too, and
+            in onnxruntime where the extra ``export`` is installed, with as many threads as PyTorch has.
+        against: another network, such as the dense one: with ``time``, how many times as fast as it this one
+            is in each engine, beside what the operations promise. The two take turns.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(4))
     >>> print(measure(model, torch.zeros(1, 3, 8, 8)))
@@ -161,7 +214,10 @@ def measure(model: nn.Module, example_input: ExampleInput, *, repeats: Repeats =
     for field in fields(Row)[3:]:
         setattr(total, field.name, sum(getattr(row, field.name) for row in kept))
     timed = latency(model, example_input, repeats) if repeats else None
-    return Measurement(kept, total, timed, _stored(inner, total.bytes))
+    if against is not None and not time:
+        raise ValueError("against= is what the times are compared with: pass time=True")
+    speed = _speed(inner, against, example_input, total.macs) if time else None
+    return Measurement(kept, total, timed, _stored(inner, total.bytes), speed)
 
 
 @checked
@@ -188,6 +244,32 @@ def latency(model: nn.Module, example_input: ExampleInput, repeats: Spread = 30)
             times.append(time.perf_counter() - start)
     lower, median, upper = statistics.quantiles(times[3:], n=4, method="inclusive")
     return Latency(median, lower, upper, repeats)
+
+
+def _speed(model: nn.Module, against: nn.Module | None, example_input: Any, macs: int) -> Speed:
+    """Time a network, and perhaps another one, in all engines that there are."""
+    _synchronizer(model)  # not on the meta device
+    networks, macs_before = {"now": model}, 0
+    if against is not None:
+        networks["before"] = unwrap(against)
+        macs_before = measure(against, example_input).total.macs
+    example = Example.of(example_input)
+    engines: list[Engine] = ["pytorch", "onnxruntime"]
+    if any(each.dim() == 4 and each.is_floating_point() for each in example.tensors):
+        engines.insert(1, "channels_last")
+    found: dict[str, dict[str, float]] = {"now": {}, "before": {}}
+    missing = {}
+    for engine in engines:
+        try:
+            seconds = time_networks(networks, example, engine)
+        except MissingExtraError as error:
+            missing[engine] = str(error)
+        except (ValueError, RuntimeError) as error:  # it cannot be exported
+            missing[engine] = str(error).partition("\n")[0]
+        else:
+            for which, each in seconds.items():
+                found[which][engine] = each
+    return Speed(found["now"], macs, found["before"], macs_before, missing)
 
 
 def _weights(model: nn.Module) -> dict[nn.Module, Row]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fadeout._checks import extra
 from fadeout.masks import Masks
-from fadeout.methods.pruner import Pruner
+from fadeout.pruners.pruner import Pruner
 from fadeout.torch_bridge.parameters import has_two_dimensions, named
 from fadeout.torch_bridge.sharding import whole
 

@@ -1,7 +1,6 @@
 """What the channels of values depend on, worked out by hand."""
 
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 from support.helpers import Net, conv
@@ -88,16 +87,20 @@ def test_flattened_channels_count_for_each_position():
     assert by_name(find(model, "n").most({"n": 1}))["flatten"] == 16
 
 
-@pytest.mark.parametrize("gate", [True, False])
-def test_what_labels_cannot_say(gate):
-    """A product is alive only if both of its sides are."""
-    model = Net(
-        lambda m, x: m.c(m.n(m.a(x)) * m.k(m.b(x)) if gate else m.n(m.a(x))),
-        a=conv(3, 4),
-        b=conv(3, 4),
-        c=conv(4, 2),
-        n=nn.BatchNorm2d(4),
-        k=nn.BatchNorm2d(4),
-    )
-    layers = ("n", "k") if gate else ("n",)
-    assert (find(model, *layers) is None) == gate
+def gated(forward, convolutions="ab", norms="nk"):
+    sides = {name: conv(3, 4) for name in convolutions}
+    return Net(forward, **sides, c=conv(4, 2), **{name: nn.BatchNorm2d(4) for name in norms})
+
+
+def test_a_product_is_alive_only_if_both_of_its_sides_are():
+    labels = find(gated(lambda m, x: m.c(m.n(m.a(x)) * m.k(m.b(x)))), "n", "k")
+    found = by_name(labels.counts(masks(n="1110", k="0111")))
+    assert (found["a"], found["b"], found["mul"]) == (2, 2, 2)
+    assert labels.counts(masks(n="1000", k="0001")) is None  # no value loses all, and more may stay for that
+    assert by_name(labels.most({"n": 3, "k": 2}))["mul"] == 2
+
+
+def test_what_labels_cannot_say():
+    """A sum one of whose sides is a product."""
+    model = gated(lambda m, x: m.c(m.n(m.a(x)) * m.k(m.b(x)) + m.j(m.d(x))), "abd", "nkj")
+    assert find(model, "n", "k", "j") is None

@@ -125,7 +125,7 @@ def test_networks_without_candidates(model, structure, message):
     ("arguments", "message"),
     [
         ({"by": "size"}, "by is one of 'scale', 'norm', 'taylor' or None, got 'size'"),
-        ({"of": "bytes"}, "of is one of 'parameters', 'operations', got 'bytes'"),
+        ({"of": "bytes"}, "of is one of 'parameters', 'operations', 'time' or None, got 'bytes'"),
         ({"candidates": "some"}, "candidates is one of 'paper', 'all', got 'some'"),
         ({"min_channels": -1}, "min_channels is a whole number from 0 on, got -1"),
     ],
@@ -352,6 +352,43 @@ def test_equal_scales_do_not_decide():
     shares = [float(mask.float().mean()) for name, mask in masks.items() if name.endswith("weight")]
     assert min(shares) >= 0.25
     assert len({round(share, 3) for share in shares}) > 2  # nor do all layers lose alike
+
+
+@torch.no_grad()
+def with_equal_scores() -> nn.Module:
+    """A ResNet-20 with 16 maps: all scales are one, and each filter has a single weight, which is one."""
+    model = fadeout.models.resnet20(num_classes=2, width=16, post_norm=False)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.zero_()[:, 0, 0, 0] = 1
+    return model
+
+
+@pytest.mark.parametrize("by", [None, "scale", "norm", "taylor"])
+@pytest.mark.parametrize("multiple_of", [1, 4])
+def test_equal_scores_take_the_same_share_of_every_layer(by, multiple_of):
+    """By position, the first six layers would have been left with one channel of sixteen each."""
+    model, structure = with_equal_scores(), Channels(IMAGE, by=by, multiple_of=multiple_of)
+    bound = bind(model, structure)
+    ones = {
+        name: torch.ones(p.shape) if p.dim() == 1 else p.detach().abs()
+        for name, p in bound.parameters.items()
+    }
+    bound.rank_by(structure.criterion_for(model, fadeout.Progressive()))
+    kept = {layer.name: 1 - bound.select(ones, 0.5)[layer.fading[0]].float().mean() for layer in bound.layers}
+    if multiple_of == 1:
+        assert max(kept.values()) - min(kept.values()) <= 1 / 16
+    assert min(kept.values()) >= 0.5
+
+
+def test_equal_scores_within_layers_that_differ():
+    """Only what is equal is shared out: lower scores go first, whatever their layer."""
+    model = with_equal_scores()
+    with torch.no_grad():
+        model.layer1[0].bn1.weight[:8] = 0.5
+    masks = one_shot(model, 0.004, structure=Channels(IMAGE, by="scale"))
+    gone = {name for name, mask in masks.items() if not mask.all()}
+    assert gone == {"layer1.0.bn1.weight", "layer1.0.bn1.bias"}
 
 
 def test_branches_that_begin_at_zero_are_not_destroyed():

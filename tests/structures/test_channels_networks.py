@@ -1,10 +1,13 @@
 """What Channels promises, compaction delivers, to the parameter: on the parts that timm and others have."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from support.helpers import Net, conv, size
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 
 import fadeout
 from fadeout import Channels
@@ -143,6 +146,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:compact.. keeps")  # more would go for inference
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_is_promised_is_delivered(name):
     build, example = NETWORKS[name]
@@ -200,6 +204,16 @@ def test_a_batch_norm_on_the_raw_inputs_is_left_alone():
     assert [layer.name for layer in bound.layers] == ["2"]
 
 
+@pytest.mark.parametrize(
+    "kind", [lambda: Standardised(3, 4, 1), lambda: nn.utils.parametrizations.weight_norm(conv(3, 4))]
+)
+def test_a_batch_norm_whose_input_is_not_followed_is_left_alone(kind):
+    """The same behind a convolution without a rule, and behind a weight_norm."""
+    model = nn.Sequential(kind(), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 8), nn.BatchNorm2d(8), conv(8, 2))
+    bound = Channels(IMAGES).bind(model, None, has_two_dimensions)
+    assert [layer.name for layer in bound.layers] == ["4"]
+
+
 class Standardised(nn.Conv2d):
     """A convolution with standardised weights, as in timm's normaliser-free networks."""
 
@@ -208,8 +222,9 @@ class Standardised(nn.Conv2d):
         return F.conv2d(x, weight, self.bias)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_what_stopped_the_channels_is_named():
-    model = nn.Sequential(conv(3, 4), nn.LSTM(8, 8), Net(lambda m, x: torch.fft.rfft(x[0]).real))
+    model = nn.Sequential(conv(3, 4), nn.LSTM(8, 8, proj_size=4), Net(lambda m, x: torch.fft.rfft(x[0]).real))
     with pytest.raises(ValueError, match=r"none of its layers .*: LSTM \(at 1\), fft_rfft\(\)") as caught:
         Channels(torch.randn(2, 3, 8, 8)[0], by="norm").bind(model, None, has_two_dimensions)
     assert "by='norm'" not in str(caught.value)
@@ -219,6 +234,49 @@ def test_standardised_weights_keep_their_channels():
     model = nn.Sequential(Standardised(3, 4, 1), nn.ReLU(), conv(4, 4), nn.ReLU(), conv(4, 2))
     bound = Channels(IMAGES, by="norm").bind(model, None, has_two_dimensions)
     assert [layer.name for layer in bound.layers] == ["2"]
+
+
+def test_standardised_weights_are_refused_by_name():
+    model = nn.Sequential(Standardised(3, 4, 1), nn.ReLU(), Standardised(4, 2, 1))
+    with pytest.raises(ValueError, match=r"no channel .* with all their channels: Standardised \(at 0\)"):
+        Channels(IMAGES, by="norm").bind(model, None, has_two_dimensions)
+
+
+def old_weight_norm(layer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own: there is a newer one
+        return nn.utils.weight_norm(layer)
+
+
+@pytest.mark.parametrize(
+    ("computed", "how", "fold"),
+    [
+        (old_weight_norm, "Weight_norm", "torch.nn.utils.remove_weight_norm(module, 'weight')"),
+        (parametrizations.weight_norm, "WeightNorm", "remove_parametrizations(module, 'weight')"),
+        (parametrizations.spectral_norm, "SpectralNorm", "remove_parametrizations(module, 'weight')"),
+        (lambda layer: prune.identity(layer, "weight"), "A mask of torch", "prune.remove(module, 'weight')"),
+    ],
+    ids=["old weight_norm", "weight_norm", "spectral_norm", "mask"],
+)
+@pytest.mark.parametrize("by", ["norm", None])
+def test_computed_weights_are_refused_with_advice(computed, how, fold, by):
+    """A weight_norm has no zeros where the weights that it is computed from have them."""
+    model = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 4), nn.ReLU(), conv(4, 2))
+    computed(model[0])
+    computed(model[3])
+    with pytest.raises(ValueError, match="no channel of this network can go") as caught:
+        Channels(IMAGES, by=by).bind(model, None, has_two_dimensions)
+    assert f"{how}" in str(caught.value)
+    assert "computes the weight of '0' (and those of 1 other layers)" in str(caught.value)
+    assert fold in str(caught.value)
+
+
+def test_a_computed_weight_among_others_keeps_its_channels_and_is_named():
+    model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 4), nn.ReLU(), conv(4, 4), nn.ReLU(), conv(4, 2))
+    parametrizations.weight_norm(model[6])
+    bound = Channels(IMAGES, by="norm").bind(model, None, has_two_dimensions)
+    assert [layer.name for layer in bound.layers] == ["0", "2"]
+    assert "(1 more keep all: WeightNorm computes their weights)" in bound.in_words()
 
 
 def test_a_forward_of_two_ways_is_counted_as_it_stands():
@@ -234,6 +292,7 @@ def test_a_forward_of_two_ways_is_counted_as_it_stands():
     bound = structure.bind(model, None, has_two_dimensions)
     most = 1 - bound.cost.at_most_left(1) / bound.cost.total
     one_shot(model, most * 0.8, structure=structure)
-    small = fadeout.compact(model, IMAGES)
+    with pytest.warns(UserWarning, match="pass for_inference=True"):
+        small = fadeout.compact(model, IMAGES)
     assert type(small) is Net
     assert size(small) <= (1 - most * 0.8) * size(model)

@@ -156,3 +156,9 @@ def test_targets_and_patterns_that_cannot_be():
         NM(4, 4)
     with pytest.raises(ValueError, match="n is a whole number from 1 up, got 0"):
         NM(0, 4)
+
+
+def test_the_pattern_says_its_sparsity_itself():
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert SelectiveWeightDecay(model, optimizer, steps=5, structure=NM(1, 4)).sparsity == 0.75

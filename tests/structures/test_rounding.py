@@ -12,7 +12,7 @@ from torch import nn
 import fadeout
 from fadeout import Channels, SelectiveWeightDecay, models
 from fadeout.methods import one_shot
-from fadeout.structures import rounding
+from fadeout.structures import channels, rounding
 from fadeout.structures.rounding import find_families
 
 
@@ -76,6 +76,13 @@ def test_physical_widths_are_multiples_and_the_target_is_exact(name, sparsity):
         left = next(m for m in norm.modules() if isinstance(m, nn.BatchNorm2d)).num_features
         fits = left % 8 == 0 or left == layer.width or left < 8
         assert fits or layer.name in unrounded, (layer.name, left, layer.width)
+    if not unrounded:  # then what layers read has such a width too, sums included
+        for part, whole in zip(*(map(_convolutions, (small, model))), strict=True):
+            assert part.in_channels % 8 == 0 or part.in_channels in (whole.in_channels, *range(8)), part
+
+
+def _convolutions(model):
+    return [module for module in model.modules() if isinstance(module, nn.Conv2d)]
 
 
 @pytest.mark.parametrize("name", ["chain", "residual", "resnet"])
@@ -114,12 +121,14 @@ def test_a_narrow_network_leaves_a_layer_unrounded_and_says_so():
 
 
 def test_families():
-    """Both sides of an addition if coupled, and the layers around a depthwise convolution."""
-    for couple, expected in ((False, [["bn1"], ["bn2"], ["bn3"]]), (True, [["bn1", "bn3"], ["bn2"]])):
+    """Layers of which any keeps a channel of a sum, and those around a depthwise convolution."""
+    for couple in (False, True):
         bound = bind(Residual(8), Channels(IMAGE, couple=couple, multiple_of=4))
         names = [layer.name for layer in bound.layers]
         found = find_families(bound.cost.network, bound.cost.widths, couple)
-        assert sorted([names[i] for i in family] for family in found) == expected
+        assert sorted([names[i] for i in family] for family in found) == [["bn1", "bn3"], ["bn2"]]
+    bound = bind(models.resnet20(width=8), Channels(LARGE, multiple_of=4))  # whose sums are normed
+    assert all(len(family) == 1 for family in bound.rounding._families)
     bound = bind(models.mobilenetv2(width_mult=0.1), Channels(LARGE, multiple_of=4))
     sizes = [len(family) for family in bound.rounding._families]
     assert sizes.count(2) > 10
@@ -160,8 +169,8 @@ def test_any_widths(widths, multiple, sparsity, least, random):
     assert all(np.array_equal(mask, alive[name]) for name, mask in again.choose(scores, wanted).items())
 
 
-def test_auto_is_measured_agreed_and_saved(monkeypatch):
-    monkeypatch.setattr(rounding, "best_multiple", lambda threads: 16)
+def test_auto_is_measured_and_saved(monkeypatch):
+    monkeypatch.setattr(channels, "multiple_for", lambda multiple, engine: 16)
     model = scatter(wide())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     build = {"sparsity": 0.5, "steps": 5, "structure": Channels(IMAGE, multiple_of="auto")}
@@ -169,21 +178,52 @@ def test_auto_is_measured_agreed_and_saved(monkeypatch):
     assert "multiples of 16" in repr(pruner)
     state = pruner.state_dict()
     pruner.detach()
-    monkeypatch.setattr(rounding, "best_multiple", lambda threads: 8)
+    monkeypatch.setattr(channels, "multiple_for", lambda multiple, engine: 8)
     other = SelectiveWeightDecay(model, optimizer, **build)
     assert "multiples of 8" in repr(other)
     other.load_state_dict(state)
     assert "multiples of 16" in repr(other)
+    assert other.state_dict()["structure"] == {"multiple_of": 16}
 
 
-def test_the_measurement_is_made_once_and_is_one_of_two(monkeypatch):
-    rounding.best_multiple.cache_clear()
-    assert rounding.best_multiple(1) in (8, 16)
-    monkeypatch.setattr(rounding, "race", None)
-    assert rounding.best_multiple(1) in (8, 16)
+@pytest.mark.parametrize(("narrow", "expected"), [(0.6, 8), (0.9, 16)])
+def test_the_measurement_is_made_once_on_each_machine(monkeypatch, tmp_path, narrow, expected):
+    """Eight, where 24 and 40 channels are much faster than 32 and 48; the second time nothing is measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def time_networks(networks, example, engine):
+        widths = [network(*example.args).shape[1] for network in networks.values()]
+        assert widths == [24, 32, 40, 48, 56, 64]
+        return dict(zip(networks, (narrow, 1.0, narrow, 1.0, 1.5 - narrow, 1.0), strict=True))
+
+    monkeypatch.setattr(rounding, "time_networks", time_networks)
+    assert rounding.multiple_for("auto", "pytorch") == expected
+    monkeypatch.setattr(rounding, "time_networks", None)
+    assert rounding.multiple_for("auto", "pytorch") == expected
+    assert rounding.multiple_for(4, "pytorch") == 4
+    with pytest.raises(TypeError):  # another engine has not been measured
+        rounding.multiple_for("auto", "channels_last")
+
+
+def test_where_only_whole_multiples_count_others_are_filled_up():
+    """Four layers of 32 that cost 1, 1, 1 and 30 for each multiple of 8: the large one overshoots."""
+    weights = [1, 1, 1, 30]
+
+    class Steps:
+        total = 4.0 * sum(weights)
+
+        def left(self, alive):
+            return sum(w * -(-int(mask.sum()) // 8) for w, mask in zip(weights, alive.values(), strict=True))
+
+    scores = [np.linspace(0.1, 0.2, 32)] * 3 + [np.linspace(0.15, 0.3, 32)]
+    made = rounding.Rounding(8, [[0], [1], [2], [3]], list("abcd"), Steps(), 1, below=4)
+    kept = {name: int(mask.sum()) for name, mask in made.choose(scores, 28.0).items()}
+    assert kept["d"] == 24  # without which the target is out of reach, and two points more than asked
+    assert all(kept[name] > 8 for name in "abc")
+    assert Steps.total - made._cost.left(made.choose(scores, 28.0)) >= 28
 
 
 @pytest.mark.parametrize("multiple", [0, -8, 1.5, "eight", True])
 def test_multiples_that_are_none(multiple):
-    with pytest.raises(ValueError, match="multiple_of is a whole number from 1 up or one of 'auto'"):
+    with pytest.raises(ValueError, match="multiple_of is a whole number from 1 up, one of 'auto' or None"):
         Channels(IMAGE, multiple_of=multiple)

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fadeout._checks import MissingExtraError
 from fadeout.masks import Masks
-from fadeout.methods.pruner import Pruner
+from fadeout.pruners.pruner import Pruner
 
 
 def needs(extra: str, package: str, oldest: str) -> None:

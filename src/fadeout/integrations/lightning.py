@@ -15,9 +15,10 @@ from fadeout._checks import checked_sparsity
 from fadeout.compaction.compact import compact as compacted
 from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
 from fadeout.masks import Masks
-from fadeout.methods.pruner import Pruner
 from fadeout.methods.swd import SelectiveWeightDecay
+from fadeout.pruners.pruner import Pruner
 from fadeout.schedules import Schedule
+from fadeout.torch_bridge.sharding import whole_state
 from fadeout.torch_bridge.step_hooks import StepHooks
 
 # The two packages are the same; that which the user has imported is taken, or else that which is there.
@@ -138,7 +139,8 @@ class Fadeout(_lightning.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         state = self._state if self.pruner is None else self.pruner.state_dict()
-        return {} if state is None else {"pruner": state}
+        # the first process writes it for all, and would write its own shards alone
+        return {} if state is None else {"pruner": whole_state(state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._state = state_dict["pruner"]

@@ -12,13 +12,13 @@ from torch.optim import Optimizer
 from fadeout._checks import checked_sparsity
 from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
 from fadeout.masks import Masks
-from fadeout.methods.pruner import Pruner
 from fadeout.methods.swd import SelectiveWeightDecay
+from fadeout.pruners.pruner import Pruner
 from fadeout.schedules import Schedule
 from fadeout.storage import network_file
 from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.optimizers import unwrap_optimizer
-from fadeout.torch_bridge.parameters import Prunable
+from fadeout.torch_bridge.parameters import Prunable, named
 from fadeout.torch_bridge.step_hooks import StepHooks
 
 needs("transformers", "transformers", "4.45")
@@ -40,8 +40,9 @@ class FadeoutCallback(TrainerCallback):
     count from which removal would change nothing. A further ``train()`` keeps the zeros.
 
     Logged: ``fadeout_sparsity`` (targeted now), ``fadeout_factor`` and ``fadeout_fade``. They are in
-    ``state.log_history`` and in what is printed; a reporter gets them if it comes after this callback,
-    ``Trainer(callbacks=[FadeoutCallback(...), TensorBoardCallback()], ...)``, with ``report_to="none"``.
+    ``state.log_history`` and in what is printed. The reporters of ``report_to`` (TensorBoard, Weights &
+    Biases, MLflow) come before the callbacks that a ``Trainer`` is given: with
+    ``FadeoutCallback(...).add_to(trainer)`` instead of ``callbacks=`` they have these figures, too.
 
     Args:
         sparsity: the fraction to remove, of the weights that take part.
@@ -73,6 +74,11 @@ class FadeoutCallback(TrainerCallback):
         self._counts = True  # whether the last evaluation was that of a network as sparse as it will be
         self._saving: Any = None
         self._held: StepHooks | None = None
+
+    def add_to(self, trainer: Any) -> "FadeoutCallback":
+        """Register it with a ``Trainer``, before its reporters: they get what it logs."""
+        trainer.callback_handler.callbacks.insert(0, self)
+        return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model, optimizer = kwargs["model"], unwrap_optimizer(kwargs["optimizer"])
@@ -166,7 +172,8 @@ def body(model: nn.Module) -> Prunable:
     for find in ("get_input_embeddings", "get_output_embeddings"):
         module = getattr(model, find, lambda: None)()
         inside -= {id(p) for p in (module.parameters() if isinstance(module, nn.Module) else ())}
-    return lambda name, parameter: id(parameter) in inside
+    names = frozenset(name for name, p in named(model).items() if id(p) in inside)  # the same on every rank
+    return lambda name, parameter: name in names
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], config: Any = None) -> None:

@@ -14,9 +14,10 @@ from fadeout._files import write_atomically
 from fadeout.compaction.compact import compact as compacted
 from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
 from fadeout.masks import Masks
-from fadeout.methods.pruner import Pruner
 from fadeout.methods.swd import SelectiveWeightDecay
+from fadeout.pruners.pruner import Pruner
 from fadeout.schedules import Schedule
+from fadeout.structures.channels import Channels
 
 needs("ultralytics", "ultralytics", "8.3")
 
@@ -42,8 +43,7 @@ class Fadeout:
         steps: only checked against the number of optimizer steps that follows from the settings.
         compact: leave the smaller network in ``compacted``, cut out of the average, for
             :func:`fadeout.export.onnx` or :func:`fadeout.save`. The example comes from the structure, or is
-            an image of the size trained with. (Channels of YOLO's own networks cannot be followed yet:
-            ``structure=fadeout.Channels(...)`` is refused there.)
+            an image of the size trained with.
         method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`.
         arguments: for the pruner: ``structure``, ``criterion``, ``fade``, ``prunable``.
 
@@ -70,7 +70,10 @@ class Fadeout:
         **arguments: Any,
     ):
         self.sparsity, self.steps, self.compact = checked_sparsity(sparsity), steps, compact
-        self.method, self.arguments = method, {"prunable": _trained} | arguments
+        weights = not isinstance(
+            arguments.get("structure"), Channels
+        )  # which looks at what is trained itself
+        self.method, self.arguments = method, ({"prunable": _trained} if weights else {}) | arguments
         self._counts = False  # whether the last validation was that of a network as sparse as it will be
 
     def add_to(self, yolo: Any) -> "Fadeout":
@@ -93,6 +96,10 @@ class Fadeout:
             trainer.model.load_state_dict(saved["model"])
             trainer.ema.ema.load_state_dict(saved["ema"])
             trainer.optimizer.load_state_dict(saved["optimizer"])
+            if saved["epoch"] + 1 < trainer.start_epoch:  # killed between the writing of last.pt and of ours
+                trainer.start_epoch, trainer.scheduler.last_epoch = saved["epoch"] + 1, saved["epoch"]
+                trainer.ema.updates, trainer.best_fitness = saved["updates"], saved["best_fitness"]
+                trainer.stopper.__dict__.update(saved["stopper"])
         if self.pruner is not None:  # of a training that was stopped
             self.pruner.detach()
         self.masks, self._counts = None, False
@@ -119,6 +126,9 @@ class Fadeout:
         parts = {"pruner": self.pruner, "model": trainer.model, "ema": trainer.ema.ema}
         state = {name: part.state_dict() for name, part in parts.items()}
         state |= {"optimizer": trainer.optimizer.state_dict(), "epoch": trainer.epoch, "counts": self._counts}
+        stopper = {name: getattr(trainer.stopper, name) for name in ("best_fitness", "best_epoch")}
+        best = None if trainer.best_fitness is None else float(trainer.best_fitness)
+        state |= {"updates": trainer.ema.updates, "best_fitness": best, "stopper": stopper}
         write_atomically(Path(trainer.wdir, _FILE), lambda path: torch.save(state, path))
 
     def on_train_end(self, trainer: Any) -> None:
@@ -146,7 +156,8 @@ def _read(path: str | os.PathLike[str], start: int) -> dict[str, Any]:
     if not Path(path).exists():
         raise ValueError(f"{path} is missing: the training that is resumed was begun without Fadeout")
     saved = torch.load(path, map_location="cpu", weights_only=True)
-    if saved["epoch"] + 1 != start:
+    oldest = start - 1 if "updates" in saved else start  # what was written before that knows less
+    if not oldest <= saved["epoch"] + 1 <= start:
         raise ValueError(
             f"{path} is of epoch {saved['epoch'] + 1}, and last.pt of epoch {start}: they belong together"
         )

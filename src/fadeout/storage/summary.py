@@ -131,6 +131,7 @@ def _summary(plan: Plan) -> str:
     folded = sum(map(len, plan.constants.values()))
     words += [f"{folded} constants stand in for channels"] if folded else []
     words += [f"{len(plan.biases)} biases added"] if plan.biases else []
+    words += [f"{len(plan.folded)} batch-norms folded"] if plan.folded else []
     words += ["both sides of additions alike"] if plan.couple else []
     return ", ".join(words)
 

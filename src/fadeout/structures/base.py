@@ -72,6 +72,11 @@ class Marked:
             change_(self, weight, lambda wide: wide * factor)
             return
         flush = before(torch.finfo(weight.dtype).tiny, weight.dtype)
+        whole_rows = self._mask.dim() > 1 and not any(self._mask.stride()[1:])
+        if whole_rows and weight.device.type == "cpu":  # the others need not be read
+            rows = self._mask[(slice(None), *[0] * (weight.dim() - 1))].nonzero().squeeze(1)
+            weight.index_copy_(0, rows, torch.hardshrink(weight[rows].mul_(factor), flush))
+            return
         for mask, piece in self.parts(weight):
             targeted = piece * mask  # and zero elsewhere: passes that no branch slows down
             others = piece - targeted
@@ -149,6 +154,10 @@ class Bound:
         """
         return {name: Marked(mask) for name, mask in self.select(scores.now(), sparsity).items()}
 
+    def outcome(self, sparsity: float) -> str:
+        """What became of the target, where that must be measured; after a removal at this sparsity."""
+        return ""
+
     def state(self) -> dict[str, Any]:
         """What the next choice depends on beside the weights, to resume from."""
         return {}
@@ -196,6 +205,11 @@ class Structure:
     """What is prunable is weights themselves, not what stands for whole channels."""
     fade: ClassVar[Fade] = Progressive()
     """How targeted weights go where the user names no fade."""
+
+    @property
+    def sparsity(self) -> float | None:
+        """The target, where the structure itself says it: ``NM(2, 4)``, ``Channels(example, faster=4)``."""
+        return None
 
     def select(
         self, scores: Mapping[str, Tensor], sparsity: float, layout: Layout | None = None

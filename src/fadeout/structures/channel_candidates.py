@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, fx
 
 from fadeout.graph.analysis import analyse
-from fadeout.graph.rules.base import Network
+from fadeout.graph.rules.base import Analysis, Network
+from fadeout.graph.rules.calls import name_of
+from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
+from fadeout.torch_bridge.computed import computers
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,16 @@ class Layer:
     """The module whose output the channels are: a batch-norm, or a layer that none follows."""
     width: int
     fading: tuple[str, ...]
-    """Parameters whose slices along the first dimension fade with their channel."""
+    """Parameters whose slices along :attr:`dims` fade with their channel."""
     scored: tuple[str, ...]
     """Parameters whose slices make the score of their channel."""
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
     """For a head, which is several slices: by parameter, (channels, slices of each)."""
+    dims: Mapping[str, int] = field(default_factory=dict)
+    """By parameter, the dimension of its slices, where that is not the first."""
+
+    def dim(self, name: str) -> int:
+        return self.dims.get(name, 0)
 
     def by_unit(self, name: str, sizes: Tensor) -> Tensor:
         """The norm for each channel, from those of the slices."""
@@ -43,11 +51,24 @@ class Layer:
         return found
 
 
-def filters_of(node: fx.Node, network: Network) -> tuple[str, ...]:
-    """The parameters whose slices make the channels of a value that is read once."""
-    if node.op != "call_module" or len(network.sites(node)) > 1 or len(node.users) > 1:
-        return ()
-    return tuple(f"{node.target}.{each}" for each in network.rules[node].filters(network.module(node)))
+def filters_of(node: fx.Node, network: Network) -> dict[str, int]:
+    """The parameters whose slices make the channels of a value, and along which dimension."""
+    if node.op != "call_module" or len(network.sites(node)) > 1:
+        return {}
+    rule, module = network.rules[node], network.module(node)
+    dims = {name: rule.dim(module) if getattr(module, name).dim() > 1 else 0 for name in rule.filters(module)}
+    return {f"{node.target}.{name}": dim for name, dim in dims.items()}
+
+
+def meets_a_norm(node: fx.Node, network: Network) -> bool:
+    """Whether a norm with scales follows, reshaped or activated perhaps: the channels are the norm's then."""
+    for user in node.users:
+        rule = network.rules[user]
+        if rule.normalizes and rule.scales(network.module(user)):
+            return True
+        if (rule.keeps_alike or isinstance(rule, Regrouped)) and meets_a_norm(user, network):
+            return True
+    return False
 
 
 def feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
@@ -68,23 +89,56 @@ def find_heads(network: Network) -> list[Layer]:
         units = rule.units(node, whole) if node in whole.flows else None
         if units is not None and whole.flows[units.node].width > 1:
             name, rows = network.key(units.node), tuple(units.rows)
-            found[name] = Layer(name, whole.flows[units.node].width, rows, rows, units.rows)
+            width = whole.flows[units.node].width
+            found[name] = Layer(name, width, rows, rows, units.rows, units.dims)
     return list(found.values())
 
 
 def removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
     """The layers that really lose a channel when it is dead."""
     dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
-    flows = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable).flows
-    follow = {network.key(node): flow for node, flow in flows.items()}
-    lost = {name for name in dead if name in follow and not follow[name].needed.all()}
+    found = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
+    lost = {
+        network.key(node)
+        for node, flow in found.flows.items()
+        if not flow.needed.all() and not _is_gate(node, found)
+    }
     return [layer for layer in layers if layer.name in lost]
+
+
+def computed_layers(network: Network) -> dict[str, tuple[str, str]]:
+    """The layers whose weights are computed, which keep all channels: by what, and the call that ends it."""
+    return {
+        name: (how, fold)
+        for name, module in network.model.named_modules()
+        for _, how, fold in computers(module)
+        if id(module) in network.callers
+    }
+
+
+def _is_gate(node: fx.Node, a: Analysis) -> bool:
+    """Whether a dead channel of it would be multiplied as a number other than zero: then nothing is dead."""
+    while len(node.users) == 1:
+        (user,) = node.users
+        if a.rules[user].joins and "mul" in name_of(user):
+            constant = a.flows[node].constant if node in a.flows else torch.zeros(0, device="cpu")
+            return bool((constant.nan_to_num(0.0) != 0).any())
+        if not a.rules[user].keeps_alike:
+            return False
+        node = user
+    return False
 
 
 def why_nothing_can_go(network: Network, by_norm: bool) -> str:
     kind = "layers" if by_norm else "batch-norms"
-    unknown = unknown_operators(network)
+    unknown, computed = unknown_operators(network), computed_layers(network)
     stopped = f". Without a rule, and so with all their channels: {', '.join(unknown)}" if unknown else ""
+    for name, (how, fold) in list(computed.items())[:1]:
+        others = f" (and those of {len(computed) - 1} other layers)" if len(computed) > 1 else ""
+        stopped += (
+            f". {how[0].upper() + how[1:]} computes the weight of {name!r}{others}: call {fold} before the "
+            "optimizer and the pruner are built"
+        )
     advice = "" if by_norm else "Channels(..., by='norm') ranks layers without batch-norm too, "
     return (
         f"no channel of this network can go: none of its {kind} lies between layers that are known, "

@@ -6,7 +6,7 @@ analysis itself counts.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,26 +36,49 @@ class Cost:
     """How many channels the values in the terms have."""
     dependencies: Dependencies | None
     """What the channels of these values depend on; None where only an analysis can say."""
+    of: Of = "parameters"
     fixed: int = 0
     """What never goes."""
 
     def __post_init__(self):
-        self.total = self.fixed + self._sum(self.sizes)
+        self.total = self.fixed + self._sum(self.sizes, [])
 
-    def left(self, alive: Alive) -> int:
+    def left(self, alive: Alive) -> float:
         """What is left when these channels of each layer are alive."""
-        if self.dependencies is not None and all(mask.any() for mask in alive.values()):
-            return self.fixed + self._sum(self.dependencies.counts(alive))
-        flows = _analyse(self.network, alive, self.couple).flows
-        sizes = {node: int(flows[node].needed.sum()) for node in self.sizes}
-        grouped = [(t, flows[t.nodes[0]].needed.view(t.groups, -1)) for t in self.terms if t.groups > 1]
-        return self.fixed + self._sum(sizes, {t: int(needed.any(1).sum()) for t, needed in grouped})
+        counts = self._quick(alive)
+        if counts is not None:
+            return self.fixed + self._sum(counts, self._born(counts))
+        analysis = analyse_alive(self.network, alive, self.couple)
+        needed = {node: analysis.flows[node].needed for node in self.sizes}
+        groups = {
+            t: int(needed[t.nodes[0]].view(t.groups, -1).any(1).sum()) for t in self.terms if t.groups > 1
+        }
+        born = _newly_biased(analysis) if self.of == "parameters" else []
+        return self.fixed + self._sum(_counts(needed), born, groups)
 
-    def at_most_left(self, channels: int) -> int:
+    def kept(self, alive: Alive) -> dict[fx.Node, int]:
+        """How many channels the values in the terms keep."""
+        counts = self._quick(alive)
+        if counts is not None:
+            return counts
+        flows = analyse_alive(self.network, alive, self.couple).flows
+        return _counts({node: flows[node].needed for node in self.sizes})
+
+    def _quick(self, alive: Alive) -> dict[fx.Node, int] | None:
+        if self.dependencies is None or not all(mask.any() for mask in alive.values()):
+            return None
+        return self.dependencies.counts(alive)
+
+    def _born(self, sizes: Mapping[fx.Node, int]) -> list[fx.Node]:
+        """The layers that get a bias."""
+        return [node for node in self.biased if sizes[source(node)] < self.sizes[source(node)]]
+
+    def at_most_left(self, channels: int) -> float:
         """What is left at most when so many channels of each layer are alive, whichever they are."""
         least = {name: min(channels, width) for name, width in self.widths.items()}
         if self.dependencies is not None and channels > 0:
-            return self.fixed + self._sum(self.dependencies.most(least))
+            sizes = self.dependencies.most(least)
+            return self.fixed + self._sum(sizes, self._born(sizes))
         random = np.random.default_rng(0)  # no proof, but the worst of a few
         choices = [
             {n: random.permutation(width) < least[n] for n, width in self.widths.items()}
@@ -63,13 +86,18 @@ class Cost:
         ]
         return max(map(self.left, choices))
 
-    def _sum(self, sizes: Mapping[fx.Node, int], groups: Mapping[Term, int] | None = None) -> int:
+    def _sum(
+        self, sizes: Mapping[fx.Node, int], born: Iterable[fx.Node], groups: Mapping[Term, int] | None = None
+    ) -> float:
         groups = groups or {}  # how many of a term's groups are left, where that is less than all
-        born = (sizes[node] for node in self.biased if sizes[source(node)] < self.sizes[source(node)])
-        return sum(born) + sum(
+        return sum(sizes[node] for node in born) + sum(
             t.factor * math.prod(sizes[node] for node in t.nodes) // groups.get(t, t.groups)
             for t in self.terms
         )
+
+
+def _counts(needed: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, int]:
+    return {node: int(which.sum()) for node, which in needed.items()}
 
 
 _RANDOM_CHOICES = 8
@@ -87,24 +115,40 @@ def find_cost(
         couple: both sides of an addition keep the same channels.
     """
 
-    def analyse_alive(alive: Alive) -> Analysis:
-        return _analyse(network, alive, couple)
+    def analysed(alive: Alive) -> Analysis:
+        return analyse_alive(network, alive, couple)
 
-    whole = analyse_alive({name: np.ones(width, bool) for name, width in widths.items()})
+    whole = analysed({name: np.ones(width, bool) for name, width in widths.items()})
     terms = _terms(whole, of)
-    biased = []
+    biased, sometimes = [], []
     if of == "parameters":
-        biased = _newly_biased(analyse_alive({name: np.arange(width) == 0 for name, width in widths.items()}))
+        narrow = {name: np.arange(width) == 0 for name, width in widths.items()}
+        biased = _newly_biased(analysed(narrow))
+        for first in (0, 1):  # where a layer is narrow, and those around it are not
+            every_second = {
+                name: mask if number % 2 == first else np.ones_like(mask)
+                for number, (name, mask) in enumerate(narrow.items())
+            }
+            sometimes += [node for node in _newly_biased(analysed(every_second)) if node not in biased]
     nodes = [*(node for term in terms for node in term.nodes), *map(source, biased)]
     sizes = {node: whole.flows[node].width for node in nodes}
-    grouped = any(rule.is_grouped(network.module(node)) for node, rule in network.rules.items())
-    dependencies = None if grouped else find_dependencies(sizes, widths, analyse_alive)
-    cost = Cost(network, couple, dict(widths), terms, biased, sizes, dependencies)
+    dependencies = None if sometimes else dependencies_of(network, sizes, widths, couple)
+    cost = Cost(network, couple, dict(widths), terms, biased, sizes, dependencies, of)
     parameters = sum(p.numel() for p in network.model.parameters()) if of == "parameters" else 0
     return replace(cost, fixed=max(parameters - cost.total, 0))
 
 
-def _analyse(network: Network, alive: Alive, couple: bool) -> Analysis:
+def dependencies_of(
+    network: Network, nodes: Iterable[fx.Node], widths: Mapping[str, int], couple: bool
+) -> Dependencies | None:
+    """What the channels of these values depend on; None where only an analysis can say."""
+    if any(rule.is_grouped(network.module(node)) for node, rule in network.rules.items()):
+        return None
+    return find_dependencies(nodes, widths, lambda alive: analyse_alive(network, alive, couple))
+
+
+def analyse_alive(network: Network, alive: Alive, couple: bool) -> Analysis:
+    """The network with these channels alive."""
     dead = {name: torch.from_numpy(~mask) for name, mask in alive.items()}
     return analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
 

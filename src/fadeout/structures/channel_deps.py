@@ -1,14 +1,16 @@
 """Which channels a value keeps, as a function of those that are alive in the layers: found once, then quick.
 
 In nearly every network a channel of a value is kept if it is alive in any of a few layers: in the batch-norm
-that it came from, in those that read it (of a residual sum, of concatenated maps), or else always. Rules say
-which channels of different values belong together, :meth:`.Rule.links`; analyses of a few
-choices show which of the layers among them matter for which value. If they are all explained by that, the
-numbers of channels for any choice are a few lookups.
+that it came from, in those that read it (of a residual sum, of concatenated maps), or else always. A gate,
+which is multiplied with another value, is kept if it is alive in all of a few: in its own layer, and in that
+of what it is multiplied with. Rules say which channels of different values belong together,
+:meth:`.Rule.links`; analyses of a few choices show which of the layers among them matter for which value. If
+they are all explained by that, the numbers of channels for any choice are a few lookups.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import fx
@@ -20,7 +22,7 @@ Alive = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Dependence:
-    """For each channel of a value the atoms (channels of layers) of which one must be alive.
+    """For each channel of a value the atoms (channels of layers) of which one must be alive, or every one.
 
     Atoms are counted through all layers; the last one, behind all of them, is always alive.
     """
@@ -28,17 +30,33 @@ class Dependence:
     atoms: np.ndarray
     starts: np.ndarray
     """Where the atoms of each channel begin."""
+    every: bool = False
 
     def kept(self, alive: np.ndarray) -> np.ndarray:
         """Which channels are kept, for each row of a table of what is alive."""
-        return np.logical_or.reduceat(alive[:, self.atoms], self.starts, axis=1)
+        some = np.logical_and if self.every else np.logical_or
+        return some.reduceat(alive[:, self.atoms], self.starts, axis=1)
 
-    def groups(self, owner: np.ndarray) -> dict[tuple[int, ...], list[int]]:
+    @cached_property
+    def channel(self) -> np.ndarray:
+        """The channel of each atom."""
+        return np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=len(self.atoms)))
+
+    def groups(self, owner: np.ndarray) -> dict[tuple[int, ...], np.ndarray]:
         """The channels that depend on the same layers."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        for channel, atoms in enumerate(np.split(self.atoms, self.starts[1:])):
-            found.setdefault(tuple(np.unique(owner[atoms]).tolist()), []).append(channel)
-        return found
+        layers = int(owner.max()) + 2  # the last of all may be -1
+        pairs = np.unique(self.channel * layers + owner[self.atoms] + 1)
+        channel, layer = pairs // layers, pairs % layers - 1
+        first = np.searchsorted(channel, np.arange(len(self.starts)))
+        size = np.diff(first, append=len(pairs))
+        alone = np.flatnonzero(size == 1)  # nearly all
+        found = {(one,): alone[layer[first[alone]] == one] for one in np.unique(layer[first[alone]]).tolist()}
+        others: dict[bytes, list[int]] = {}
+        for each in np.flatnonzero(size > 1).tolist():
+            others.setdefault(layer[first[each] : first[each] + size[each]].tobytes(), []).append(each)
+        return found | {
+            tuple(np.frombuffer(own, layer.dtype).tolist()): np.array(each) for own, each in others.items()
+        }
 
 
 class Dependencies:
@@ -54,19 +72,37 @@ class Dependencies:
         self._each = list({id(one): one for one in of.values()}.values())
         number = {id(one): i for i, one in enumerate(self._each)}
         self._nodes = {node: number[id(one)] for node, one in of.items()}
-        self._atoms = np.concatenate([one.atoms for one in self._each])
+        # every one of some is alive where none of them is dead: a second table, of what is dead, says that
+        behind = sum(widths.values()) + 1
+        self._every = np.array([one.every for one in self._each])
+        self._sizes = np.array([len(one.starts) for one in self._each])
+        self._atoms = np.concatenate([one.atoms + behind * one.every for one in self._each])
         ends = np.cumsum([len(one.atoms) for one in self._each])
         self._starts = np.concatenate(
             [one.starts + end - len(one.atoms) for one, end in zip(self._each, ends, strict=True)]
         )
         self._firsts = np.cumsum([0, *(len(one.starts) for one in self._each[:-1])])
 
-    def counts(self, alive: Alive) -> dict[fx.Node, int]:
-        """How many channels each value keeps; no value loses all of them."""
+    def counts(self, alive: Alive) -> dict[fx.Node, int] | None:
+        """How many channels each value keeps; None where only an analysis can say.
+
+        No value loses all channels: one stays, and where some are alive only if others are, so do these.
+        """
         atoms = np.concatenate([*(alive[name] for name in self._widths), [True]])
-        kept = np.logical_or.reduceat(atoms[self._atoms], self._starts)
-        numbers = np.maximum(np.add.reduceat(kept, self._firsts, dtype=np.int64), 1).tolist()
-        return {node: numbers[one] for node, one in self._nodes.items()}
+        atoms = np.concatenate([atoms, ~atoms]) if self._every.any() else atoms
+        found = np.logical_or.reduceat(atoms[self._atoms], self._starts)
+        counts = np.add.reduceat(found, self._firsts, dtype=np.int64)
+        numbers = np.where(self._every, self._sizes - counts, counts)
+        if self._every.any() and not numbers.all():
+            return None
+        kept = np.maximum(numbers, 1).tolist()
+        return {node: kept[one] for node, one in self._nodes.items()}
+
+    def shared(self) -> set[tuple[int, ...]]:
+        """Layers, by their numbers, any of which keeps the same channels of a value: sides of an addition."""
+        owner = np.repeat(np.arange(len(self._widths) + 1), [*self._widths.values(), 1])
+        found = {layers for one in self._each for layers in one.groups(owner)}
+        return {layers for layers in found if len(layers) > 1 and layers[-1] < len(self._widths)}
 
     def most(self, least: Mapping[str, int]) -> dict[fx.Node, int]:
         """How many channels each value keeps at most, if so many of each layer are alive."""
@@ -74,14 +110,19 @@ class Dependencies:
         each = [*least.values()]
         numbers = []
         for one in self._each:
-            number, pieces = 0, np.split(one.atoms, one.starts[1:])
+            number = 0
             for layers, channels in one.groups(owner).items():
                 if layers == (len(each),):  # always
                     number += len(channels)
                     continue
-                atoms = np.concatenate([pieces[one] for one in channels])
-                spread = int(np.unique(atoms, return_counts=True)[1].max())  # channels for one of the layer
-                number += min(sum(each[layer] for layer in layers) * spread, len(channels))
+                among = np.zeros(len(one.starts), bool)
+                among[channels] = True
+                spread = int(
+                    np.bincount(one.atoms[among[one.channel]]).max()
+                )  # channels for one of the layer
+                least_alive = [each[layer] for layer in layers if layer < len(each)]
+                alive = min(least_alive) if one.every else sum(least_alive)
+                number += min(alive * spread, len(channels))
             numbers.append(max(number, 1))
         return {node: numbers[one] for node, one in self._nodes.items()}
 
@@ -101,10 +142,14 @@ def find_dependencies(
     layers = {whole.network.key(node): together[node] for node in whole.flows}
     atoms = np.concatenate([layers[name] for name in widths])
     probes = _probes(widths, layers)
+    found = [analyse(probe) for probe in probes]
+    whole_ones = [i for i, one in enumerate(found) if not one.emptied]  # before an empty layer more goes
+    if whole_ones:
+        probes, found = [probes[i] for i in whole_ones], [found[i] for i in whole_ones]
     alive = np.stack([np.concatenate([*probe.values(), [True]]) for probe in probes])
-    flows = [analyse(probe).flows for probe in probes]
+    flows = [one.flows for one in found]
     owner = np.repeat(np.arange(len(widths)), list(widths.values()))
-    found: dict[fx.Node, Dependence] = {}
+    result: dict[fx.Node, Dependence] = {}
     known: dict[tuple[bytes, bytes], Dependence] = {}  # for values that keep the same channels
     for node in nodes:
         kept = np.stack([flow[node].needed.numpy() for flow in flows])
@@ -112,8 +157,8 @@ def find_dependencies(
         dependence = known.get(key) or _dependence(kept, together[node], atoms, owner, alive)
         if dependence is None:
             return None
-        found[node] = known[key] = dependence
-    return Dependencies(found, widths)
+        result[node] = known[key] = dependence
+    return Dependencies(result, widths)
 
 
 def belong_together(whole: Analysis) -> dict[fx.Node, np.ndarray]:
@@ -184,25 +229,49 @@ def _dependence(
     candidates = [order[a:b] for a, b in zip(begin, end, strict=True)]
     channel = np.repeat(np.arange(len(channels)), end - begin)
     atom = np.concatenate([*candidates, np.zeros(0, int)])
+    found = _one_of(kept, channel, atom, owner, alive)
+    for dependence in (found, _every_one_of(kept, channel, atom, owner, alive)):
+        explained = dependence.kept(alive)
+        explained[~explained.any(1), 0] = True  # no value loses all its channels
+        if np.array_equal(explained, kept):
+            return dependence
+    return None
+
+
+def _one_of(
+    kept: np.ndarray, channel: np.ndarray, atom: np.ndarray, owner: np.ndarray, alive: np.ndarray
+) -> Dependence:
+    """The layers that are never alive where a channel is not kept, so that one of them may be why it is."""
+    channels, atoms = kept.shape[1], len(owner)
     silent = alive[:, atom] & ~kept[:, channel]  # alive there, and yet not kept here
     stays = ~np.isin(owner[atom], owner[atom[silent.any(0)]])
-    dependence = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
+    dependence = _by_channel(channel[stays], atom[stays], channels, atoms)
     more = kept & ~dependence.kept(alive)  # kept although all that it might depend on is dead
     if more.any():
         # Then it is always kept, and so are those that would depend on the same layers.
         for group in dependence.groups(np.append(owner, -1)).values():
             if more[:, group].any() and kept[:, group].all():
                 stays &= ~np.isin(channel, group)
-        dependence = _by_channel(channel[stays], atom[stays], len(channels), len(atoms))
-    explained = dependence.kept(alive)
-    explained[~explained.any(1), 0] = True  # no value loses all its channels
-    return dependence if np.array_equal(explained, kept) else None
+        dependence = _by_channel(channel[stays], atom[stays], channels, atoms)
+    return dependence
 
 
-def _by_channel(channel: np.ndarray, atom: np.ndarray, channels: int, always: int) -> Dependence:
+def _every_one_of(
+    kept: np.ndarray, channel: np.ndarray, atom: np.ndarray, owner: np.ndarray, alive: np.ndarray
+) -> Dependence:
+    """The layers that are never dead where a channel is kept, so that every one of them must be alive."""
+    last = kept[:, :1] & (kept.sum(1, keepdims=True) == 1)  # one is kept, whatever is alive
+    without = kept[:, channel] & ~alive[:, atom] & ~last
+    stays = ~np.isin(owner[atom], owner[atom[without.any(0)]])
+    return _by_channel(channel[stays], atom[stays], kept.shape[1], len(owner), every=True)
+
+
+def _by_channel(
+    channel: np.ndarray, atom: np.ndarray, channels: int, always: int, every: bool = False
+) -> Dependence:
     """The dependence for pairs of a channel and an atom; channels without any are always kept."""
     others = np.setdiff1d(np.arange(channels), channel)
     channel = np.concatenate([channel, others])
     atom = np.concatenate([atom, np.full(len(others), always)])
     order = channel.argsort(kind="stable")
-    return Dependence(atom[order], np.searchsorted(channel[order], np.arange(channels)))
+    return Dependence(atom[order], np.searchsorted(channel[order], np.arange(channels)), every)

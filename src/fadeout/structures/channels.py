@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,23 +13,28 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout._arguments import ExampleInput, Leaves, Only, checked
 from fadeout.criteria import Criterion
+from fadeout.engines import Engine
 from fadeout.fades import Decay, Fade
-from fadeout.graph.rules.base import Network, Of
+from fadeout.graph.rules.base import Network
 from fadeout.graph.rules.calls import source
 from fadeout.graph.trace import trace
-from fadeout.selection.floats import double
 from fadeout.selection.search import lowest
-from fadeout.structures.base import Bound, Structure
+from fadeout.structures.base import Bound, Marked, Structure, Target
 from fadeout.structures.channel_candidates import (
     Layer,
+    computed_layers,
     feeds_a_normed_addition,
     filters_of,
     find_heads,
+    meets_a_norm,
     removable,
     why_nothing_can_go,
 )
-from fadeout.structures.channel_cost import find_cost
-from fadeout.structures.rounding import Multiple, Rounding, agreed_multiple, find_families, first_true
+from fadeout.structures.channel_cost import Cost, find_cost
+from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares, untied
+from fadeout.structures.channel_time import find_time, measure_time, time_removal
+from fadeout.structures.rounding import Multiple, Rounding, find_families, first_true, multiple_for
+from fadeout.structures.scores import Scores, not_finite, widened
 from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import (
     Prunable,
@@ -41,6 +47,8 @@ from fadeout.torch_bridge.parameters import (
     unwrap,
 )
 from fadeout.torch_bridge.sharding import Layout, is_split, local, region_of
+
+Unit = Literal["parameters", "operations", "time"]
 
 
 class Channels(Structure):
@@ -62,19 +70,28 @@ class Channels(Structure):
             loss feels the scale, ``|scale * gradient|`` averaged over steps and divided by the mean of the
             layer. By default ``"taylor"`` where a pruner is given no criterion and no
             :class:`fadeout.Decay`, else ``"scale"``.
-        of: ``"parameters"``, or ``"operations"`` for a target in multiply-accumulates.
+        of: what the target counts: ``"parameters"``, ``"operations"`` (multiply-accumulates), or ``"time"``,
+            the milliseconds of a forward pass on this machine, at the batch size of the example, with as many
+            threads as PyTorch has now, of what ``compact(..., for_inference=True)`` leaves. Each layer is
+            timed once at a few widths, and some whole networks are; what was measured is kept in the user's
+            cache folder. At removal what is left is timed, and ``repr(pruner)`` has what came of it:
+            "asked 4x, got 3.9x".
+        faster: 4 says the same as ``of="time"`` and a sparsity of 0.75, which a pruner then need not be told.
+        engine: where it is to be fast: ``"pytorch"``, ``"channels_last"`` (PyTorch in that memory format) or
+            ``"onnxruntime"``; for ``of="time"`` and ``multiple_of="auto"``.
         filters: the filters of targeted channels fade too, not only scale and shift.
         candidates: as in the paper's networks, a batch-norm that feeds an addition which another batch-norm
             follows is left alone; ``"all"`` adds it.
         min_channels: so many channels stay in each layer, so that none collapses.
         couple: both sides of an addition keep the same channels; for ``compact(..., couple=True)``.
         multiple_of: the channels that a layer keeps are a multiple of this number, or all, or fewer than
-            one multiple: processors lose much of their speed on other widths. ``"auto"`` is 8 or 16, as
-            measured on this machine. The target stays exact, to a percentage point: never less than asked
-            goes, and where rounding would take more than a point too much, a layer is left unrounded; the
-            ``repr`` of a pruner says which. (Where a single channel is more than a point, so is what may
-            go too much. Layers around a grouped convolution, other than a depthwise one, lose whole sets
-            of channels, and are not rounded.) 1 rounds nothing.
+            one multiple: processors lose much of their speed on other widths. ``"auto"``, the default for
+            ``of="time"``, is 8 or 16, as measured once on this machine; else 1, which rounds nothing, is the
+            default. The target stays exact, to a percentage point: never less than asked goes, and where
+            rounding would take more than a point too much, a layer is left unrounded; the ``repr`` of a
+            pruner says which. (Where a single channel is more than a point, or in time a layer's step from
+            one multiple to the next, so is what may go too much. Layers around a grouped convolution, other
+            than a depthwise one, lose whole sets of channels, and are not rounded.)
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
 
     Reference: Section 3.3 of the paper; Liu et al., "Learning Efficient Convolutional Networks through
@@ -90,24 +107,37 @@ class Channels(Structure):
         example_input: ExampleInput,
         *,
         by: Literal["scale", "norm", "taylor"] | None = None,
-        of: Of = "parameters",
+        of: Unit | None = None,
+        faster: Annotated[float, Only(lambda x: 1 < x < math.inf, "a number above 1")] | None = None,
+        engine: Engine = "pytorch",
         filters: bool = False,
         candidates: Literal["paper", "all"] = "paper",
         min_channels: Annotated[int, Only(lambda n: n >= 0, "a whole number from 0 on")] = 1,
         couple: bool = False,
-        multiple_of: Multiple = 1,
+        multiple_of: Multiple | None = None,
         leaves: Leaves = (),
     ):
         self.example_input, self.by, self.filters = example_input, by, filters
-        self.of: Of = of
+        if faster is not None and of not in (None, "time"):
+            raise ValueError(
+                f"faster={faster:g} is a target in time, and of={of!r} is another: leave one out"
+            )
+        self.of: Unit = of or ("parameters" if faster is None else "time")
+        self.faster = faster
+        self.engine: Engine = engine
         self.candidates, self.min_channels = candidates, min_channels
         self.couple, self.leaves = couple, tuple(leaves)
-        self.multiple_of: Multiple = multiple_of
+        self.multiple_of: Multiple = multiple_of or ("auto" if self.of == "time" else 1)
         self.gradual = by != "scale"  # all scales begin alike, and by them the set wants to be known early
 
     def __repr__(self) -> str:
         rounded = f", multiple_of={self.multiple_of!r}" if self.multiple_of != 1 else ""
-        return f"Channels(by={self.by!r}, of={self.of!r}, candidates={self.candidates!r}{rounded})"
+        where = f", engine={self.engine!r}" if self.of == "time" else ""
+        return f"Channels(by={self.by!r}, of={self.of!r}, candidates={self.candidates!r}{rounded}{where})"
+
+    @property
+    def sparsity(self) -> float | None:
+        return None if self.faster is None else 1 - 1 / self.faster
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """How much the loss feels a channel: its scale alone says little, all of them begin alike."""
@@ -165,14 +195,16 @@ class Channels(Structure):
         if own:
             if self.candidates == "paper" and feeds_a_normed_addition(node, network):
                 return None
-            filters = filters_of(source(node), network)
+            before = source(node)
+            filters = filters_of(before, network) if len(before.users) == 1 else {}
             fading = (*own, *filters) if self.filters else own
             width = len(network.model.get_parameter(own[0]))
-            return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1])
-        if by_norm and not any(network.rules[user].normalizes for user in node.users):
+            return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1], dims=filters)
+        if by_norm and not meets_a_norm(node, network):
             filters = filters_of(node, network)
-            width = len(network.model.get_parameter(filters[0])) if filters else 0
-            return Layer(name, width, filters, filters) if filters else None
+            names = tuple(filters)
+            width = network.model.get_parameter(names[0]).shape[filters[names[0]]] if names else 0
+            return Layer(name, width, names, names, dims=filters) if names else None
         return None
 
 
@@ -196,34 +228,64 @@ class BoundChannels(Bound):
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
 
     def state(self) -> dict[str, Any]:
-        return {} if self.rounding is None else {"multiple_of": self.rounding.multiple}
+        return dict(self._measured)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if self.rounding is not None:  # another machine may like another one
-            self.rounding.multiple = int(state.get("multiple_of", self.rounding.multiple))
+        measured = {**self._measured, **state}  # another machine may like other widths, and take other times
+        if measured != self._measured:
+            self._count(self.cost.network, measured)
 
-    def _count(self, network: Network) -> None:
-        """Find out what channels cost, and how widths are rounded."""
+    def _count(self, network: Network, measured: Mapping[str, Any] | None = None) -> None:
+        """Find out what channels cost, and how widths are rounded.
+
+        Args:
+            network: as it was traced.
+            measured: what depends on the machine, if it is known already.
+        """
         widths, structure = {layer.name: layer.width for layer in self.layers}, self.structure
-        self.cost = find_cost(network, widths, of=structure.of, couple=structure.couple)
+        self.computed = computed_layers(network)
+        timed, families = structure.of == "time", list[list[int]]()
+        if timed or structure.multiple_of != 1:
+            families = find_families(network, widths, structure.couple)
+        if measured is None:
+            asks = timed or structure.multiple_of == "auto"
+            make = partial(self._measure, network, widths, families)
+            measured = self.layout.agree(make) if asks else make()
+        self._measured = dict(measured)
+        self.cost: Cost
+        if structure.of == "time":  # as timed says; here it tells types apart
+            self.cost = find_time(network, widths, structure.couple, measured["times"])
+        else:
+            self.cost = find_cost(network, widths, of=structure.of, couple=structure.couple)
         self.rounding: Rounding | None = None
-        if structure.multiple_of != 1:
+        if measured.get("multiple_of", 1) != 1:
+            multiple = int(measured["multiple_of"])
             self.rounding = Rounding(
-                agreed_multiple(structure.multiple_of, self.layout),
-                find_families(network, widths, structure.couple),
-                list(widths),
-                self.cost,
-                structure.min_channels,
+                *(multiple, families, list(widths), self.cost, structure.min_channels),
+                below=multiple // 2 if timed else None,
             )
+
+    def _measure(
+        self, network: Network, widths: Mapping[str, int], families: Sequence[Sequence[int]]
+    ) -> dict[str, Any]:
+        """What depends on the machine."""
+        structure, found = self.structure, dict[str, Any]()
+        if structure.multiple_of != 1:
+            found["multiple_of"] = multiple_for(structure.multiple_of, structure.engine)
+        if structure.of == "time":
+            liked = multiple_for("auto", structure.engine)
+            found["times"] = measure_time(
+                network, widths, families, engine=structure.engine, multiple=liked, couple=structure.couple
+            )
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         # the graph has functions that no file takes
-        return {**vars(self), "cost": self.cost.network.model, "rounding": self.state()}
+        return {**vars(self), "cost": self.cost.network.model, "rounding": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._count(self.structure._trace(state["cost"]))
-        self.restore(state["rounding"])
+        self._count(self.structure._trace(state["cost"]), state["_measured"])
 
     @property
     def fading(self) -> Sequence[str]:
@@ -231,6 +293,9 @@ class BoundChannels(Bound):
 
     def in_words(self) -> str:
         words = f"{sum(layer.width for layer in self.layers):,} channels of {len(self.layers)} layers"
+        if self.computed:
+            hows = ", ".join(dict.fromkeys(how for how, _ in self.computed.values()))
+            words += f" ({len(self.computed)} more keep all: {hows} computes their weights)"
         if self.rounding is None:
             return words
         which = ", ".join(self.rounding.unrounded)
@@ -248,7 +313,17 @@ class BoundChannels(Bound):
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is out of reach."""
+        own = self.structure.sparsity
+        if own is not None and sparsity != own:
+            raise ValueError(f"faster={1 / (1 - own):g} is sparsity={own:g}, got {sparsity:g}: say it once")
         most = 1 - self.cost.at_most_left(self.structure.min_channels) / self.cost.total
+        if sparsity > most and self.structure.of == "time":
+            raise ValueError(
+                f"no choice of channels is {1 / (1 - sparsity):.3g} times as fast in {self.structure.engine} "
+                f"on this machine: with min_channels={self.structure.min_channels} at least "
+                f"{1e3 * self.cost.total * (1 - most):.3g} of {1e3 * self.cost.total:.3g} ms are left, "
+                f"{math.floor(100 / (1 - most)) / 100:g} times as fast"
+            )
         if sparsity > most:
             raise ValueError(
                 f"sparsity={sparsity:g} of the {self.structure.of} cannot be reached by removing channels: "
@@ -256,11 +331,21 @@ class BoundChannels(Bound):
                 f"{math.floor(most * 1e4) / 1e4:g} can go"
             )
 
+    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
+        if not scores.are_magnitudes:
+            return super().choose(scores, sparsity)
+        # norms do not ask for signs: no score of each weight is written down
+        if not_finite(self.parameters, self.layout) is not None:
+            raise FloatingPointError
+        weights = {name: widened(local(parameter.detach())) for name, parameter in self.parameters.items()}
+        sizes = {name: weight if weight.dim() > 1 else weight.abs() for name, weight in weights.items()}
+        return {name: Marked(mask) for name, mask in self.select(sizes, sparsity).items()}
+
     def select(self, scores: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
         """Mark scale and shift of the channels that a removal at this sparsity would take."""
         sizes = self._sizes(scores)
-        ranked = [_together([layer.by_unit(n, sizes[n]) for n in layer.scored]) for layer in self.layers]
-        ranked = [_over_mean(scores) for scores in ranked] if self._relative else ranked
+        ranked = [joined([layer.by_unit(n, sizes[n]) for n in layer.scored]) for layer in self.layers]
+        ranked = untied([over_mean(scores) for scores in ranked] if self._relative else ranked)
         if self.rounding is not None:
             return self._masks(self.rounding.choose(ranked, sparsity * self.cost.total))
         free = np.concatenate([self._free(score) for score in ranked])
@@ -281,8 +366,20 @@ class BoundChannels(Bound):
         held = int(np.isneginf(together[order]).sum())  # such as a pruner keeps down are taken in any case
         return self._masks(alive(max(self._last, held)))
 
+    def outcome(self, sparsity: float) -> str:
+        """What became of a target in time: the network without the last choice is timed against the whole."""
+        if self.structure.of != "time":
+            return ""
+        network, engine, couple = self.cost.network, self.structure.engine, self.structure.couple
+        before, after = self.layout.agree(lambda: time_removal(network, self._alive, engine, couple))
+        asked, got = 1 / (1 - sparsity), before / after
+        return (
+            f"asked {asked:.3g}x, got {got:.3g}x: {1e3 * before:.3g} ms became {1e3 * after:.3g} in {engine}"
+        )
+
     def _masks(self, chosen: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         """Marks for all that fades, of what stays of each layer."""
+        self._alive = chosen
         return {
             name: self._spread(layer, ~torch.from_numpy(chosen[layer.name]), name)
             for layer in self.layers
@@ -294,26 +391,30 @@ class BoundChannels(Bound):
 
         Where a parameter is sharded, these vectors are put together, in one sum over all processes.
         """
-        names = [name for layer in self.layers for name in layer.scored]
-        sizes = {name: _by_channel(scores[name]) for name in names}
+        dims = {name: layer.dim(name) for layer in self.layers for name in layer.scored}
+        names = list(dims)
+        sizes = {name: by_channel(scores[name].movedim(dim, 0)) for name, dim in dims.items()}
         if not self.layout.sharded:
             return sizes
         regions = {name: region_of(self.parameters[name]) for name in names}
-        split = {name: is_split(self.parameters[name]) for name in names}
+        split = {name: is_split(self.parameters[name], dims[name]) for name in names}
         parts = []
         for name, region in regions.items():
-            part = torch.zeros(region.whole[0], dtype=torch.float64, device="cpu")
+            dim = dims[name]
+            part = torch.zeros(region.whole[dim], dtype=torch.float64, device="cpu")
             if self.layout.owns(name):
-                part[region.slices[0]] = (_squares(sizes[name]) if split[name] else sizes[name]).cpu()
+                part[region.slices[dim]] = (squares(sizes[name]) if split[name] else sizes[name]).cpu()
             parts.append(part)
         sums = self.layout.add(torch.cat(parts)).split([len(part) for part in parts])
-        return {n: _roots(own) if split[n] else own for n, own in zip(names, sums, strict=True)}
+        return {n: roots(own) if split[n] else own for n, own in zip(names, sums, strict=True)}
 
     def _spread(self, layer: Layer, dead: Tensor, name: str) -> Tensor:
         """The mask of this process's block of a parameter."""
         block, region = local(self.parameters[name]), region_of(self.parameters[name])
-        rows = layer.by_slice(name, dead, region.whole[0])[region.slices[0]]
-        return rows.to(block.device).view(-1, *[1] * (block.dim() - 1)).expand_as(block)
+        dim = layer.dim(name)
+        rows = layer.by_slice(name, dead, region.whole[dim])[region.slices[dim]]
+        shape = [-1 if d == dim else 1 for d in range(block.dim())]
+        return rows.to(block.device).view(shape).expand_as(block)
 
     def _free(self, scores: np.ndarray) -> np.ndarray:
         """All but the highest ``min_channels`` of a layer, which must stay."""
@@ -322,33 +423,3 @@ class BoundChannels(Bound):
 
 
 _TAYLOR = criteria.moving_average(criteria.taylor, decay=0.99, before=criteria.magnitude)
-
-
-def _over_mean(scores: np.ndarray) -> np.ndarray:
-    """Scores over the mean of their layer, so that layers compare; minus infinity stays what it is."""
-    mean = scores[np.isfinite(scores)].mean() if np.isfinite(scores).any() else 0.0
-    return scores / mean if mean > 0 else scores
-
-
-def _by_channel(score: Tensor) -> Tensor:
-    """The scores of single channels, or the norms of their rows; minus infinity stays what it is."""
-    if score.dim() == 1:
-        return double(score)
-    rows = double(score).reshape(len(score), -1 if len(score) else 1)
-    return rows.norm(dim=1).masked_fill(rows.isneginf().any(1), -math.inf)
-
-
-def _squares(sizes: Tensor) -> Tensor:
-    return sizes.square().masked_fill(sizes.isneginf(), -math.inf)
-
-
-def _roots(squares: Tensor) -> Tensor:
-    return squares.sqrt().masked_fill(squares.isneginf(), -math.inf)
-
-
-def _together(sizes: Sequence[Tensor]) -> np.ndarray:
-    """The scores of channels of which several parameters have a part."""
-    if len(sizes) == 1:
-        return sizes[0].cpu().numpy()
-    rows = torch.stack(list(sizes))
-    return rows.norm(dim=0).masked_fill(rows.isneginf().any(0), -math.inf).cpu().numpy()

@@ -5,20 +5,20 @@ multiples, and more of the lowest channels go in exchange.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fadeout._arguments import Count
-from fadeout._timing import race
+from fadeout.engines import Engine, time_networks, timings_of
 from fadeout.graph.analysis import analyse
+from fadeout.graph.example import Example
 from fadeout.graph.rules.base import Network
-from fadeout.structures.channel_cost import Cost
+from fadeout.structures.channel_cost import dependencies_of
 from fadeout.structures.channel_deps import belong_together
-from fadeout.torch_bridge.sharding import Layout
 
 Multiple = Count | Literal["auto"]
 
@@ -28,14 +28,16 @@ _TOLERANCE = 0.01  # of the whole: so much more than asked may go, before a laye
 class Rounding:
     """Chooses channels so that widths are multiples.
 
-    Layers whose channels go together (both sides of an addition, if they are coupled, and those before and
-    after a depthwise convolution) are one *family*: it is ranked by the highest score of each channel, and
-    loses it in all its layers. A family that keeps ``k`` of its channels by rank keeps
+    Layers whose channels go together (those before and after a depthwise convolution, and those of which any
+    may keep a channel of a sum, since the sum's width counts too) are one *family*: it is ranked by the
+    highest score of each channel, and loses it in all its layers. A family that keeps ``k`` of its channels
+    by rank keeps
 
         ``k``  below one multiple,  ``multiple * ceil(k / multiple)``  above it, or all of them.
 
     The least number of channels is taken that reaches the target with these widths; if that is more than a
-    percentage point too many, the family that was last to lose some gets as many back as the target allows.
+    percentage point too many, the family that was last to lose some gets as many back as the target allows,
+    and if that does not help, where only whole multiples count, the others get a multiple more.
 
     Args:
         multiple: of which the widths are.
@@ -43,6 +45,8 @@ class Rounding:
         names: of the layers.
         cost: of the network.
         min_channels: so many stay in each layer.
+        below: numbers up to this are not rounded; by default all below one multiple. (For a target in time,
+            up to half of one: what more there is takes as long as a whole one.)
     """
 
     def __init__(
@@ -50,9 +54,11 @@ class Rounding:
         multiple: int,
         families: Sequence[Sequence[int]],
         names: Sequence[str],
-        cost: Cost,
+        cost: Any,
         min_channels: int,
+        below: int | None = None,
     ):
+        self._below = multiple - 1 if below is None else below
         self.multiple, self._families, self._names = multiple, families, names
         self._cost, self._min_channels = cost, min_channels
         self._last = 0  # how many channels the last choice took: the next takes nearly as many
@@ -82,10 +88,7 @@ class Rounding:
 
         def kept(count: int) -> list[int]:
             gone = np.bincount(order[: max(count, sum(held))], minlength=len(widths)).tolist()
-            return [
-                min(_rounded(w - g, w, self.multiple), w - h)
-                for g, w, h in zip(gone, widths, held, strict=True)
-            ]
+            return [min(self._rounded(w - g, w), w - h) for g, w, h in zip(gone, widths, held, strict=True)]
 
         def alive(numbers: Sequence[int]) -> dict[str, np.ndarray]:
             masks: dict[str, np.ndarray] = {}
@@ -101,8 +104,12 @@ class Rounding:
         self._last = first_true(lambda count: removed(kept(count)) >= wanted, len(order), self._last)
         chosen = kept(self._last)
         self.unrounded = ()
-        if self._last and removed(chosen) - wanted > _TOLERANCE * self._cost.total:
+        limit = wanted + _TOLERANCE * self._cost.total
+        if self._last and removed(chosen) > limit:
             chosen = self._give_back(chosen, kept(self._last - 1), removed, wanted)
+            if removed(chosen) > limit:
+                sorted_scores = [each[order] for each, order in zip(scores, orders, strict=True)]
+                chosen = self._fill_up(chosen, sorted_scores, held, removed, wanted)
         return alive(chosen)
 
     def _give_back(self, chosen: list[int], before: list[int], removed: Any, wanted: float) -> list[int]:
@@ -122,14 +129,31 @@ class Rounding:
             self.unrounded = tuple(self._names[layer] for layer in self._families[family])
         return with_width(before[family] - fewer)
 
+    def _rounded(self, number: int, width: int) -> int:
+        """A number of channels, rounded up.
 
-def _rounded(number: int, width: int, multiple: int) -> int:
-    """A number of channels, rounded up.
+        >>> rounding = Rounding(8, [], [], None, 1)
+        >>> [rounding._rounded(number, 20) for number in (3, 8, 9, 16, 17, 20)]
+        [3, 8, 16, 16, 20, 20]
+        """
+        return number if number <= self._below else min(-(-number // self.multiple) * self.multiple, width)
 
-    >>> [_rounded(number, 20, 8) for number in (3, 8, 9, 16, 17, 20)]
-    [3, 8, 16, 16, 20, 20]
-    """
-    return number if number < multiple else min(-(-number // multiple) * multiple, width)
+    def _fill_up(
+        self, chosen: list[int], scores: list[np.ndarray], held: list[int], removed: Any, wanted: float
+    ) -> list[int]:
+        """One multiple more for each family, that with the best channel first, where the target allows it."""
+        best = {
+            family: float(own[len(own) - number - 1])
+            for family, (own, number) in enumerate(zip(scores, chosen, strict=True))
+            if number < len(own) - held[family]
+        }
+        for family in sorted(best, key=lambda one: -best[one]):
+            width = len(scores[family])
+            more = min(self._rounded(chosen[family] + 1, width), width - held[family])
+            wider = [more if i == family else number for i, number in enumerate(chosen)]
+            if removed(wider) >= wanted:
+                chosen = wider
+        return chosen
 
 
 def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> list[list[int]]:
@@ -141,7 +165,7 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
         couple: both sides of an addition keep the same channels.
     """
     names = list(widths)
-    labels = belong_together(analyse(network, couple=couple, whole=True))
+    labels = belong_together(analyse(network, couple=couple, dead={}, whole=True))
     nodes = {network.key(node): node for node in labels}
     modules = [node for node in labels if node.op == "call_module"]
     depthwise = {labels[node].tobytes() for node in modules if _is_depthwise(network.module(node))}
@@ -149,7 +173,13 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
     for number, name in enumerate(names):
         own = labels[nodes[name]].tobytes()
         families.setdefault(own if couple or own in depthwise else name.encode(), []).append(number)
-    return list(families.values())
+    family = {number: one for one in families.values() for number in one}
+    dependencies = dependencies_of(network, labels, widths, couple)
+    for layers in set() if dependencies is None else dependencies.shared():
+        if len({widths[names[layer]] for layer in layers}) == 1:
+            one = sorted({number for layer in layers for number in family[layer]})
+            family |= dict.fromkeys(one, one)
+    return list({id(one): one for one in family.values()}.values())
 
 
 def _is_depthwise(module: Any) -> bool:
@@ -171,31 +201,36 @@ def first_true(reached: Any, count: int, guess: int) -> int:
     return high
 
 
-def agreed_multiple(multiple: Multiple, layout: Layout) -> int:
-    """The number itself, or what is measured; the larger where processes measure differently."""
+def multiple_for(multiple: Multiple, engine: Engine) -> int:
+    """The number itself, or for ``"auto"`` 8 or 16, whichever the engine likes on this machine.
+
+    It is 16 where 24 channels take nearly as long as 32 in a residual block, and so on: two of three pairs
+    decide, since one may be mismeasured. Measured once on each machine.
+    """
     if multiple != "auto":
         return multiple
-    (large,) = layout.any([best_multiple(torch.get_num_threads()) == 16])
-    return 16 if large else 8
+    keys = {width: f"a block of {width} channels" for pair in _PAIRS for width in pair}
+    with timings_of(engine, torch.device("cpu")) as timings:
+        if any(key not in timings for key in keys.values()):
+            example = Example((torch.zeros(4, 3, 16, 16, device="cpu"),))
+            blocks = {key: _Block(width) for width, key in keys.items()}
+            timings.add(time_networks(blocks, example, engine))
+        seconds = {width: timings[key] for width, key in keys.items()}
+    worth = [seconds[low] / seconds[high] <= (1 + (low / high) ** 2) / 2 for low, high in _PAIRS]
+    return 8 if sum(worth) >= 2 else 16
 
 
-@cache
-def best_multiple(threads: int) -> int:
-    """8 or 16, whichever this machine likes: 16 where 24 channels take nearly as long as 32.
-
-    Args:
-        threads: of PyTorch; the answer of each number is remembered.
-    """
-    images = {width: torch.zeros(4, width, 16, 16, device="cpu") for width in (24, 32)}
-    filters = {width: torch.zeros(width, width, 3, 3, device="cpu") for width in images}
-    with torch.no_grad():
-        timings = race(
-            {
-                str(width): lambda width=width: F.conv2d(images[width], filters[width], padding=1)
-                for width in images
-            }
-        )
-    return 8 if timings["24"].median <= _WORTH * timings["32"].median else 16
+_PAIRS = ((24, 32), (40, 48), (56, 64))  # by the operations, the first takes the square of their ratio
 
 
-_WORTH = 0.8  # of the time of 32 channels: by their number 24 should take 0.5625
+class _Block(nn.Module):
+    """A stem and a residual block, in which widths that an engine does not like show."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1, device="cpu")
+        self.one, self.two = (nn.Conv2d(width, width, 3, padding=1, device="cpu") for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        return F.relu(x + self.two(F.relu(self.one(x)))).mean((2, 3))

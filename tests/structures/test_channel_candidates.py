@@ -1,0 +1,71 @@
+"""Which layers can lose channels."""
+
+import pytest
+import torch
+from support.helpers import Net, conv, size
+from support.structured import bind
+from torch import nn
+
+import fadeout
+from fadeout import Channels
+from fadeout.methods.magnitude import one_shot
+
+IMAGES = torch.randn(2, 3, 6, 6)
+
+
+def found(model, example=IMAGES):
+    return {layer.name: layer.width for layer in bind(model, Channels(example, by="norm")).layers}
+
+
+def test_a_layer_that_is_read_more_than_once():
+    model = Net(lambda m, x: m.b(cubed(m.a(x))), a=nn.Linear(3, 4), b=nn.Linear(4, 2))
+    assert found(model, torch.randn(2, 3)) == {"a": 4}
+
+
+def cubed(x):
+    return x * 0.5 + x.pow(3)
+
+
+@pytest.mark.parametrize(("gate", "goes"), [(torch.sigmoid, False), (torch.tanh, True)])
+def test_a_gate_that_would_stick_is_none(gate, goes):
+    """Without its row, what a channel is multiplied with would be a half for ever: it is not dead."""
+    model = Net(
+        lambda m, x: m.c(m.n(m.a(x)) * gate(m.b(x.mean((2, 3), keepdim=True)))),
+        **{"a": conv(3, 4), "n": nn.BatchNorm2d(4), "b": conv(3, 4), "c": conv(4, 2)},
+    )
+    assert found(model) == ({"n": 4, "b": 4} if goes else {"n": 4})
+
+
+def test_what_a_norm_follows_is_the_norms():
+    model = Net(
+        lambda m, x: m.b(m.n(m.a(x).relu().flatten(0, 1))),
+        **{"a": nn.Linear(3, 4), "n": nn.BatchNorm1d(4), "b": nn.Linear(4, 2)},
+    )
+    assert found(model, torch.randn(2, 5, 3)) == {"n": 4}
+
+
+def test_a_norm_without_scales_lets_filters_go():
+    model = nn.Sequential(conv(3, 4), nn.InstanceNorm2d(4), nn.PReLU(), conv(4, 2))
+    assert found(model) == {"0": 4}
+    one_shot(model, 0.4, structure=Channels(IMAGES, by="norm"))
+    small = fadeout.compact(model.eval(), IMAGES)
+    assert size(small) <= 0.6 * size(model)
+    torch.testing.assert_close(small(IMAGES), model(IMAGES))
+
+
+def test_what_goes_is_counted_where_nothing_of_a_product_is_left():
+    """Each side keeps its first channel, and neither is needed: then nor is what makes them."""
+    model = Net(
+        lambda m, x: m.c(m.a(m.d(x)).tanh() * m.b(m.d(x).relu()).tanh()),
+        **{"d": nn.Linear(3, 5), "a": nn.Linear(5, 4), "b": nn.Linear(5, 4), "c": nn.Linear(4, 2)},
+    )
+    with torch.no_grad():
+        for layer, stays in ((model.a, 0), (model.b, 1)):
+            kept = torch.arange(4) == stays
+            layer.weight[~kept] = layer.bias[~kept] = 0
+    x = torch.randn(2, 3)
+    bound = bind(model, Channels(x, by="norm"))
+    alive = {layer.name: torch.ones(layer.width, dtype=torch.bool).numpy() for layer in bound.layers}
+    alive |= {"a": (torch.arange(4) == 0).numpy(), "b": (torch.arange(4) == 1).numpy()}
+    bound.cost.dependencies = None
+    assert bound.cost.left(alive) == size(fadeout.compact(model, x))
