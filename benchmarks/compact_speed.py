@@ -20,7 +20,7 @@ from rows import table
 
 import fadeout
 from fadeout._files import write_atomically
-from fadeout.experiments.run_folder import write_json
+from fadeout.experiments.disk.run_folder import write_json
 
 TARGETS = (0.5, 0.75, 0.9, 0.95)
 BATCH, ROUNDS = 16, 15

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import networks
 import torch
+import trainings
 from harness import at_step
-from networks import Training
 from torch import nn
 from torch.nn.utils import prune
+from trainings import Training
 
 import fadeout
 
@@ -167,6 +167,6 @@ def _pat(training: Training, **group: Any) -> Step:
     parameters = list(training.model.parameters())
     weights = {"params": [p for p in parameters if p.dim() > 1], **group}
     others = {"params": [p for p in parameters if p.dim() <= 1]}
-    base = torch.optim.SGD([weights, others], lr=networks.RATE, momentum=0.9, weight_decay=5e-4)
+    base = torch.optim.SGD([weights, others], lr=trainings.RATE, momentum=0.9, weight_decay=5e-4)
     optimizer = PruneOptimizer(base, warmup_steps=0, reg_lambda=2e-4)
     return _step(Training(training.model, training.inputs, training.labels, optimizer))

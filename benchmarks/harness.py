@@ -17,8 +17,8 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from fadeout.experiments.run_folder import conditions
-from fadeout.methods.pruner import Pruner
+from fadeout.experiments.disk.run_folder import conditions
+from fadeout.pruners.pruner import Pruner
 
 RESULTS = Path(__file__).parent.parent / "results"
 

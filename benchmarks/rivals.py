@@ -9,11 +9,11 @@ left out: ``pip install "fadeout[bench]"``.
 
 from typing import Any
 
-import networks
+import trainings
 from contestants import CONTESTANTS, SPARSITY, Contestant, Step, plain
 from harness import means, peak_bytes, quartiles, take_turns
-from networks import Training
 from rows import Part, Row, table
+from trainings import Training
 from weights import fade
 
 QUICK = {"width": 4, "rounds": 2, "settle": 1}
@@ -53,7 +53,7 @@ def measure(
         pair = Row(f"{name}: time", added, "ms"), Row(f"{name}: memory", [more] * 3, "MB")
         rows += pair
         lines.append([name, *pair[0].cells()[1:3], pair[1].cells()[1]])
-    size = sum(p.numel() for p in networks.resnet20(width, 1, 8).model.parameters()) * 4 / 1e6
+    size = sum(p.numel() for p in trainings.resnet20(width, 1, 8).model.parameters()) * 4 / 1e6
     about = (
         f"What each adds to a training step of ResNet-20 with {width} maps ({size:.3g} MB of weights): "
         "milliseconds, and memory at its peak, with what is held between the steps. The time does not depend "
@@ -68,7 +68,7 @@ def _prepare(build: Contestant, width: int, settle: int) -> tuple[Step, int]:
     """A step, warm, and the bytes that it takes at its peak, with all that is held for it."""
 
     def start() -> tuple[Training, Step]:
-        training = networks.resnet20(width, batch=2, size=8)
+        training = trainings.resnet20(width, batch=2, size=8)
         fade(training.model.parameters(), SPARSITY["elements"])  # all begin in the middle of it
         step = build(training)
         for _ in range(2):

@@ -25,7 +25,7 @@ from harness import RESULTS, surroundings
 from rows import Part
 
 from fadeout._files import write_atomically
-from fadeout.experiments.run_folder import write_json
+from fadeout.experiments.disk.run_folder import write_json
 
 MODULES = (step_cost, memory, growth, training_step, rivals, scaling)
 FULL: dict[str, Callable[[], Part]] = {module.__name__: module.measure for module in MODULES}

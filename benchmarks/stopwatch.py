@@ -1,12 +1,17 @@
 """How long the hooks take that a pruner puts on an optimizer."""
 
 import time
+from collections.abc import Callable
 
 from torch.optim import Optimizer
 
 
 class Stopwatch:
     """Times the hooks that others put on an optimizer inside the ``with``.
+
+    Args:
+        optimizer: whose hooks.
+        clock: gives seconds.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
@@ -17,10 +22,10 @@ class Stopwatch:
     True
     """
 
-    def __init__(self, optimizer: Optimizer):
+    def __init__(self, optimizer: Optimizer, clock: Callable[[], float] = time.perf_counter):
         self.seconds = 0.0
         """Of the last step."""
-        self._optimizer, self._start = optimizer, 0.0
+        self._optimizer, self._clock, self._start = optimizer, clock, 0.0
 
     def __enter__(self) -> "Stopwatch":
         self._optimizer.register_step_pre_hook(self._before)
@@ -36,7 +41,7 @@ class Stopwatch:
         self._begin()
 
     def _begin(self, *_: object) -> None:
-        self._start = time.perf_counter()
+        self._start = self._clock()
 
     def _end(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._start
+        self.seconds += self._clock() - self._start

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import networks
+import trainings
 from harness import at_step, means, quartiles
-from networks import Training
 from rows import Part, Row
 from stopwatch import Stopwatch
+from trainings import Training
 from weights import fade
 
 import fadeout
@@ -24,6 +24,8 @@ import fadeout
 PRUNERS: dict[str, Callable[[Training], dict[str, Any]]] = {
     "Latent": lambda training: {"sparsity": 0.9},
     "Progressive": lambda training: {"sparsity": 0.9, "fade": fadeout.Progressive()},
+    "Blocks": lambda training: {"sparsity": 0.9, "structure": fadeout.Blocks(16, 16)},
+    "NM": lambda training: {"structure": fadeout.NM(2, 4)},
     "Channels": lambda training: {"sparsity": 0.5, "structure": fadeout.Channels(training.example)},
 }
 LATENT_LIMIT = 0.03  # of a large network's step: the latents go in and out
@@ -58,19 +60,22 @@ class Case:
 
 _WEIGHTS = ("Latent", "Progressive")
 _ALL = (*_WEIGHTS, "Channels")
+_TILES = ("Blocks", "NM")
 CASES = {
-    "ResNet-20, 64 maps, batch 128": Case(networks.resnet20, 117_000, _ALL, whole=2, hooks=18, limit=0.02),
-    "ResNet-50, batch 16": Case(networks.resnet50, 450_000, _ALL, whole=2, hooks=18, limit=0.02),
-    "LeNet-5, batch 128": Case(networks.lenet5, 93_600, _WEIGHTS, whole=100, hooks=0, limit=0.1),
-    "GCN, Cora": Case(networks.gcn, 2000, _WEIGHTS, whole=100, hooks=0, limit=0.1),
+    "ResNet-20, 64 maps, batch 128": Case(trainings.resnet20, 117_000, _ALL, whole=2, hooks=18, limit=0.02),
+    "ResNet-50, batch 16": Case(trainings.resnet50, 450_000, (*_ALL, *_TILES), whole=2, hooks=18, limit=0.02),
+    "LeNet-5, batch 128": Case(trainings.lenet5, 93_600, _WEIGHTS, whole=100, hooks=0, limit=0.1),
+    "GCN, Cora": Case(trainings.gcn, 2000, _WEIGHTS, whole=100, hooks=0, limit=0.1),
 }
 QUICK: dict[str, Any] = {
     "settle": 1,
     "cases": {
-        "ResNet-20": Case(partial(networks.resnet20, 4, 2, 8), 1000, _ALL, whole=1, hooks=2, limit=0.02),
-        "ResNet-50": Case(partial(networks.resnet50, 4, 2, 32), 1000, _ALL, whole=1, hooks=2, limit=0.02),
-        "LeNet-5": Case(partial(networks.lenet5, 2), 1000, _WEIGHTS, whole=2, hooks=0, limit=0.1),
-        "GCN": Case(partial(networks.gcn, 50, 20, 100), 1000, _WEIGHTS, whole=2, hooks=0, limit=0.1),
+        "ResNet-20": Case(partial(trainings.resnet20, 4, 2, 8), 1000, _ALL, whole=1, hooks=2, limit=0.02),
+        "ResNet-50": Case(
+            partial(trainings.resnet50, 4, 2, 32), 1000, (*_ALL, *_TILES), whole=1, hooks=2, limit=0.02
+        ),
+        "LeNet-5": Case(partial(trainings.lenet5, 2), 1000, _WEIGHTS, whole=2, hooks=0, limit=0.1),
+        "GCN": Case(partial(trainings.gcn, 50, 20, 100), 1000, _WEIGHTS, whole=2, hooks=0, limit=0.1),
     },
 }
 
@@ -98,7 +103,7 @@ def measure(cases: Mapping[str, Case] = CASES, settle: int = 10) -> Part:
     about = (
         "The time inside the pruner's hooks over that of a whole step (forward, backward, optimizer and "
         "hooks), at the tenth step, in the middle and in the last tenth of training. Random images; "
-        f"{'the real Cora' if networks.real_cora() else 'a random graph of the size of Cora'}."
+        f"{'the real Cora' if trainings.real_cora() else 'a random graph of the size of Cora'}."
     )
     return Part("Share of a training step", about, rows, {"cases": facts})
 

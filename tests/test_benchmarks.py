@@ -48,9 +48,16 @@ def test_growth():
 
 
 @pytest.mark.slow
+def test_binding():
+    found = part("binding")
+    assert [row.at_most for row in found.rows] == [5000, 0.02] * 2
+    assert all(value > 0 for row in found.rows for value in row.values)
+
+
+@pytest.mark.slow
 def test_training_step():
     found = part("training_step")
-    assert len(found.rows) == 30
+    assert len(found.rows) == 36
     assert all(0 < row.values[1] < 1 for row in found.rows)
 
 
@@ -87,7 +94,7 @@ def test_rivals(capsys):
 
 @pytest.mark.parametrize("name", ["channels", "masks_renewed"])
 def test_other_contestants_take_a_step(name):
-    training = importlib.import_module("networks").resnet20(4, 2, 8)
+    training = importlib.import_module("trainings").resnet20(4, 2, 8)
     step = getattr(importlib.import_module("contestants"), name)(training)
     before = [parameter.detach().clone() for parameter in training.model.parameters()]
     step()
@@ -180,3 +187,17 @@ def test_examples_in_docstrings(name):
     import doctest
 
     assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["widths", "time_targets", "stored_bytes", "sparse_speed"])
+def test_pages_of_speed(page, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    speed = importlib.import_module("speed")
+    module = speed.PAGES[page]
+    measure = module.measure
+    monkeypatch.setattr(module, "measure", lambda: measure(**module.QUICK))
+    speed.run(page, tmp_path)
+    written = json.loads((tmp_path / f"speed-{page.replace('_', '-')}.json").read_text())
+    assert written["rows"]
+    assert f"speed.py {page}" in (tmp_path / f"speed-{page.replace('_', '-')}.md").read_text()
