@@ -52,4 +52,4 @@ def test_imports_against_the_layers_are_found(count):
     assert count.against_the_layers(["fades", "schedules"]) == []
     assert "fades imports fadeout.schedules" in count.against_the_layers(["schedules", "fades"])
     assert "fades imports fadeout.schedules" in count.against_the_layers(["schedules | fades"])
-    assert "methods | storage | export" in count.declared_layers()
+    assert "pruners | storage" in count.declared_layers()

@@ -98,3 +98,18 @@ def test_distributed(program, tmp_path):
         lambda: torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 5)),
     )
     assert sum(int(p.count_nonzero()) for p in model.parameters() if p.dim() == 2) <= 125
+
+
+NEXT = (ROOT / "tools" / "site_pages.py").read_text()  # of pages that are also read elsewhere
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_no_page_without_a_next_step_nor_an_image_without_a_text(page):
+    text, name = page.read_text(), page.relative_to(ROOT / "docs").as_posix()
+    last = text.rstrip().rpartition("\n\n")[2]
+    if f'"{name}": "' not in NEXT:
+        assert last.startswith("Next: ")
+        assert re.search(r"\]\([\w./#-]+\)", last)
+    assert re.findall(r"!\[\s*\]\(|<img(?![^>]*alt=\"[^\"])", text) == []

@@ -7,18 +7,29 @@ import sys
 from pathlib import Path
 
 import pytest
+import support.torchvision_stubs  # noqa: F401  before torchvision is looked for
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {
     "accelerated.py": r"9\d\.\d+% right, Masks\(2 parameters, 740 of 7400 .*, saved and taken up again",
     "train.py": r"(9\d\.\d+) % before removal, \1 % after it: Masks\(3 parameters, 1740 of 17400 ",
     "channels.py": r"small: 9\d\.\d+% right, 4,\d{3} parameters",
+    "graph.py": r"(8\d\.\d%) right before removal, \1 after it: Masks\(2 parameters, 2304 of 23040 ",
+    "timm_training.py": r"trained: 9\d\.\d+% right, 37128 of 371280 .*\naveraged: 9\d\.\d+% right, 37128 of ",
+    "torchvision_training.py": r"trained: 9\d\.\d+% right, 34408 of .*\naveraged: 9\d\.\d+% right, 34408 of ",
     "schedule_free.py": r"9\d\.\d+% right, Masks\(2 parameters, 740 of 7400 .*, 740 in evaluation mode",
     "ddp.py": r"9\d\.\d+% right, Masks\(2 parameters, 740 of 7400 .*, the same on all 2 ranks: True",
 }
 
-SLOW = ["accelerated.py", "channels.py", "ddp.py", "schedule_free.py"]
-NEEDS = {"accelerated.py": ["accelerate"], "schedule_free.py": ["schedulefree"]}  # of the extra zoo
+SLOW = sorted(EXAMPLES.keys() - {"train.py"})
+NEEDS = {  # of the extra zoo
+    "accelerated.py": "accelerate",
+    "graph.py": "torch_geometric",
+    "schedule_free.py": "schedulefree",
+    "timm_training.py": "timm",
+    "torchvision_training.py": "torchvision",
+}
+STUBBED = "import runpy, sys, support.torchvision_stubs; runpy.run_path(sys.argv[1], run_name='__main__')"
 
 
 def test_every_example_is_tested():
@@ -27,11 +38,17 @@ def test_every_example_is_tested():
 
 @pytest.mark.parametrize("name", ["train.py", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_example(tmp_path, name):
-    for package in NEEDS.get(name, ()):
-        pytest.importorskip(package)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *(torchrun if name == "ddp.py" else []), str(ROOT / "examples" / name)]
-    paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    if name == "graph.py" and not os.environ.get("FADEOUT_DATA"):
+        pytest.skip("set FADEOUT_DATA to the folder of the data sets")
+    options = {
+        "ddp.py": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+        "timm_training.py": ["-c", STUBBED],
+        "torchvision_training.py": ["-c", STUBBED],
+    }
+    command = [sys.executable, *options.get(name, []), str(ROOT / "examples" / name)]
+    paths = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     environment = os.environ | paths
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

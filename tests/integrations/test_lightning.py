@@ -3,6 +3,9 @@
 import copy
 import doctest
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -239,6 +242,17 @@ def test_logs(pl, fit, tmp_path):
     assert "fadeout/fade" in trainer.progress_bar_metrics
 
 
+def test_tensorboard(pl, fit, tmp_path):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    logger = importlib.import_module("lightning.pytorch.loggers").TensorBoardLogger(tmp_path / "board")
+    fit(pl, module(pl), build(), logger=logger, log_every_n_steps=5)
+    board = reading.EventAccumulator(logger.log_dir).Reload()
+    points = board.Scalars("fadeout/sparsity")
+    assert [point.step for point in points] == list(range(4, EPOCHS * BATCHES, 5))
+    assert points[-1].value == pytest.approx(0.9)
+    assert {"fadeout/factor", "fadeout/fade"} <= set(board.Tags()["scalars"])
+
+
 def test_a_further_fit_keeps_the_zeros(pl, fit):
     network, callback = module(pl), build()
     fit(pl, network, callback)
@@ -344,6 +358,30 @@ def test_two_processes(pl, fit, tmp_path):
     for outcome in outcomes:
         assert sum(int(w.count_nonzero()) for w in outcome.values() if w.dim() > 1) == LEFT
         assert all(torch.equal(weight, outcomes[0][name]) for name, weight in outcome.items())
+
+
+@pytest.mark.parametrize("parts", ["file", "folder"])
+def test_shards(tmp_path, parts):
+    """FSDP2, from a checkpoint that the first process writes for all."""
+    tests = Path(__file__).parents[1]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = [*torchrun, str(tests / "support" / "sharded_lightning.py"), str(tmp_path)]
+    paths = os.pathsep.join([str(tests.parent / "src"), str(tests)])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    for how in ("whole", "killed", "resumed"):
+        done = subprocess.run(
+            [*program, how, parts], env=environment, capture_output=True, text=True, timeout=240
+        )
+        assert (done.returncode == 0) == (how != "killed"), done.stderr
+    assert (tmp_path / "killed" / "step=20.ckpt").is_dir() == (parts == "folder")
+    ends = [
+        torch.load(tmp_path / f"{how}.{rank}.pt", weights_only=True)
+        for how in ("whole", "resumed")
+        for rank in range(2)
+    ]
+    for end in ends:
+        assert sum(int(w.count_nonzero()) for w in end.values() if w.dim() > 1) == LEFT
+        assert all(torch.equal(weight, ends[0][name]) for name, weight in end.items())
 
 
 def test_docstrings(pl):

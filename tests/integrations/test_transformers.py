@@ -1,10 +1,13 @@
 """Hugging Face's Trainer prunes: stopped and resumed bit for bit, logged, saved, best checkpoints guarded."""
 
 import doctest
+import os
 import shutil
+import socket
 
 import pytest
 import torch
+import torch.multiprocessing
 from torch import nn
 
 import fadeout
@@ -14,6 +17,7 @@ pytest.importorskip("accelerate")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # about pinned memory, and so on
 
 STEPS = 40
+WEIGHTS = 4 * 16 * 16 + 2 * 16 * 32 + 16 * 16  # attention, the two layers after it, the pooler
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
 DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -142,6 +146,21 @@ def test_logs(model, trainer):
     assert rows[0]["fadeout_fade"] > 0
 
 
+def test_reporters_get_what_is_logged(model, trainer, tmp_path, monkeypatch):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    one = trainer(model(), transformers.TrainerCallback(), report_to="tensorboard")
+    callback = build().add_to(one)
+    one.train()
+    (file,) = (tmp_path / "board").rglob("events.*")
+    board = reading.EventAccumulator(str(file)).Reload()
+    points = board.Scalars("train/fadeout_sparsity")
+    assert [point.step for point in points] == [10, 20, 30, 40]
+    assert points[-1].value == pytest.approx(0.9)
+    assert {"train/fadeout_factor", "train/fadeout_fade", "train/loss"} <= set(board.Tags()["scalars"])
+    assert callback.masks is not None
+
+
 def test_best_is_a_sparse_network(model, trainer):
     """Every evaluation is worse than the last: the best that counts is the first of a sparse network."""
     values = iter(range(100))
@@ -191,6 +210,42 @@ def test_a_further_training_keeps_the_zeros(model, trainer):
     trainer(network, callback).train()
     trainer(network, callback, max_steps=5).train()
     assert sum(left(network, callback.masks).values()) == callback.masks.left
+
+
+def _on_rank(rank, port, folder, model, trainer):
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
+    )
+    settings = {"save_strategy": "steps", "save_steps": 5, "ddp_backend": "gloo", "max_steps": STEPS // 2}
+    whole, callback = model(), build()
+    one = trainer(whole, callback, output_dir=str(folder / "whole"), **settings)
+    assert one.args.world_size == 2
+    one.train()
+    killed = settings | {"output_dir": str(folder / "killed")}
+    with pytest.raises(KilledError):
+        trainer(model(), build(), Stop(13), **killed).train()
+    resumed, its_callback = model(), build()
+    trainer(resumed, its_callback, **killed).train(resume_from_checkpoint=True)
+    lefts = callback.masks.left, its_callback.masks.left
+    torch.save([lefts, whole.state_dict(), resumed.state_dict()], folder / f"{rank}.pt")
+
+
+def test_two_processes(tmp_path, model, trainer):
+    """DDP: the same weights on both, also after they were stopped and resumed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    arguments = (port, tmp_path, model, trainer)
+    torch.multiprocessing.start_processes(_on_rank, arguments, nprocs=2, start_method="fork")
+    ends = []
+    for rank in range(2):
+        lefts, *states = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert lefts[0] == lefts[1] == round(0.1 * WEIGHTS)
+        ends += states
+    for end in ends:
+        assert all(torch.equal(weight, ends[0][name]) for name, weight in end.items())
+    inside = [weight for name, weight in ends[0].items() if weight.dim() > 1 and "embed" not in name]
+    assert sum(int(w.count_nonzero()) for w in inside) == round(0.1 * WEIGHTS) + 2 * 16  # and the head
 
 
 class Config(transformers.PretrainedConfig):

@@ -11,6 +11,8 @@ NETWORKS = {
     "seresnet18": {"drop_path_rate": 0.1},
     "mobilenetv3_small_050": {},
     "vit_tiny_patch16_224": {"img_size": 64, "depth": 2},
+    "visformer_tiny": {"img_size": 64, "depth": (1, 1, 1)},
+    "levit_128s": {"img_size": 64, "depth": (1, 1, 1)},
 }
 
 
