@@ -35,7 +35,7 @@
   words(sizes, LEFT, BASE + 18, "0");
   words(sizes, (LEFT + RIGHT) / 2, BASE + 18, "|u|", { "text-anchor": "middle" });
   words(sizes, RIGHT, BASE + 18, highest.toFixed(1), { "text-anchor": "end" });
-  words(sizes, RIGHT, TOP + 12, "in the network", { "text-anchor": "end", fill: BLUE });
+  words(sizes, RIGHT, TOP + 12, "in the network", { "text-anchor": "end", style: "fill: var(--md-typeset-a-color)" });
   words(sizes, RIGHT, TOP + 28, "zero in the network", { "text-anchor": "end" });
 
   // accuracy, and the share that is zero
@@ -48,7 +48,7 @@
     points: frames.map((f) => `${x(f.progress)},${y(value(f))}`).join(" "), fill: "none", stroke, "stroke-width": 2 });
   line((f) => f.accuracy, ORANGE);
   line((f) => 100 * f.zero, GREY);
-  words(training, x(0.06), y(82), "accuracy", { fill: ORANGE });
+  words(training, x(0.06), y(82), "accuracy", { style: "fill: var(--md-accent-fg-color)" });
   words(training, x(1), y(75), "weights that are zero", { "text-anchor": "end" });
   words(training, x(0), BASE + 18, "start");
   words(training, x(1), BASE + 18, "end", { "text-anchor": "end" });
