@@ -28,6 +28,7 @@ lint: $(ZOO)
 
 bench: $(RIVALS)
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/speed.py
 
 # strict: a broken link, or a public name without a docstring or a place in the reference, fails
 docs: $(DOCS)
@@ -58,7 +59,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(ZOO): $(INSTALLED)
 	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[zoo]"
 	$(BIN)/python -m pip install --constraint constraints.txt --no-deps timm torchvision ultralytics \
-		ultralytics-thop opencv-python-headless polars polars-runtime-32 psutil
+		ultralytics-thop opencv-python-headless polars polars-runtime-32 psutil \
+		segmentation-models-pytorch monai torch_geometric
 	@touch $@
 
 # only the benchmarks need the other tools that they compare with
