@@ -34,8 +34,9 @@ been constant. (!): not what it should be.
 where inputs and outputs of all layers lose it, 40 % of the weights go), layers that make outputs ignored,
 attentions named with their heads: {ran} of {tried} run and are smaller afterwards; of {equal} the outputs are
 those of the original with the same channels set to zero. Why the others differ was not looked into; most
-have layer-norms, whose statistics without some channels are not those with zeros. An empty cell: not tried
-yet, or not comparable. "More than so many seconds" is the limit of this benchmark, on a busy machine.
+have layer-norms, whose statistics without some channels are not those with zeros. One call serves all: its
+examples rewrite some networks first (YOLO's blocks, for one), and that was not done. An empty cell: not
+comparable. "More than so many seconds" is the limit of this benchmark, on a busy machine.
 """
 
 
