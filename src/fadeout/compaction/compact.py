@@ -149,7 +149,8 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
         flow = flows.get(name)
         if flow is None or not kept or not 0 <= min(kept) <= max(kept) < flow.width:
             raise ValueError(f"the plan is for another architecture: {name!r} has no such channels here")
-        flow.needed = torch.zeros_like(flow.needed).index_fill(0, torch.tensor(kept), True)
+        flow.order = torch.tensor(kept)
+        flow.needed = torch.zeros_like(flow.needed).index_fill(0, flow.order, True)
         flow.constant = torch.zeros_like(flow.constant)
         for channel, value in plan.constants.get(name, {}).items():
             flow.constant[int(channel)] = value
