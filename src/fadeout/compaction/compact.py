@@ -77,8 +77,9 @@ def compact(
         optimizer: also carry over its state (momentum, Adam's moments) and return (module, optimizer).
         couple: both sides of an addition keep the same channels, so that no channels are gathered by index.
         for_inference: also do what holds only in evaluation mode: fold constants that come out of running
-            statistics, and make batch-norms part of the convolution or linear layer before them (not
-            where an optimizer is given).
+            statistics, and make batch-norms part of the convolution or linear layer before them; and let
+            channels lie in an order in which fewer are gathered by index (both not where an optimizer is
+            given).
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -149,7 +150,8 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
         flow = flows.get(name)
         if flow is None or not kept or not 0 <= min(kept) <= max(kept) < flow.width:
             raise ValueError(f"the plan is for another architecture: {name!r} has no such channels here")
-        flow.needed = torch.zeros_like(flow.needed).index_fill(0, torch.tensor(kept), True)
+        flow.order = torch.tensor(kept)
+        flow.needed = torch.zeros_like(flow.needed).index_fill(0, flow.order, True)
         flow.constant = torch.zeros_like(flow.constant)
         for channel, value in plan.constants.get(name, {}).items():
             flow.constant[int(channel)] = value

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from fadeout.compaction.align import align
 from fadeout.compaction.fold import fold as fold_norm
 from fadeout.compaction.fold import foldable
 from fadeout.compaction.plan import Plan
@@ -43,15 +44,13 @@ def cut(analysis: Analysis, fold: bool = False) -> Cut:
 
     Args:
         analysis: what is needed.
-        fold: batch-norms become part of the layers before them, where they can.
+        fold: for inference: batch-norms become part of the layers before them, where they can, and channels
+            lie in an order in which gathers move as few as they can.
     """
-    editor = _Editor(analysis)
-    done = set[int]()
-    for node, rule in analysis.rules.items():
-        module = analysis.module(node)
-        if module is None or id(module) not in done:
-            done.add(id(module))
-            rule.cut(node, editor)
+    editor = _edit(analysis)
+    if fold and editor.gathers:
+        align(analysis, editor.gathers)
+        editor = _edit(analysis)
     device = next(iter(editor.model.parameters()), torch.empty(0)).device
     for gather in editor.gathers.values():
         gather.to(device)
@@ -65,6 +64,17 @@ def cut(analysis: Analysis, fold: bool = False) -> Cut:
     for layer, norm in folded.items():
         fold_norm(small, layer, norm)
     return Cut(small, _plan(editor, renamed, folded), editor.slices, renamed, rewritten)
+
+
+def _edit(analysis: Analysis) -> "_Editor":
+    """What the rules change, each module once."""
+    editor, done = _Editor(analysis), set[int]()
+    for node, rule in analysis.rules.items():
+        module = analysis.module(node)
+        if module is None or id(module) not in done:
+            done.add(id(module))
+            rule.cut(node, editor)
+    return editor
 
 
 class _Editor:
@@ -85,7 +95,7 @@ class _Editor:
 
     def kept(self, node: fx.Node) -> Tensor | None:
         flow = self.analysis.flows.get(node)
-        return None if flow is None or bool(flow.needed.all()) else flow.kept
+        return None if flow is None or not flow.changes else flow.kept
 
     def slice(self, node: fx.Node, name: str, index: tuple) -> None:
         inner, _, leaf = name.rpartition(".")
@@ -131,12 +141,13 @@ class _Editor:
 
     def gather(self, side: fx.Node, node: fx.Node) -> None:
         before, after = self.analysis.flows[side], self.analysis.flows[node]
-        if torch.equal(before.needed, after.needed):
+        if torch.equal(before.kept, after.kept):
             return
-        position = torch.where(before.needed, before.needed.cumsum(0) - 1, -1)
+        position = torch.full_like(before.needed, -1, dtype=torch.long)
+        position[before.kept] = torch.arange(len(before.kept))
         types = [p.dtype for p in self.model.parameters() if p.is_floating_point()]
         constant = before.constant.nan_to_num(0.0).to(types[0] if types else torch.get_default_dtype())
-        width = int(before.needed.sum())
+        width = len(before.kept)
         self.gathers[side, node] = Gather(
             position[after.kept], constant[after.kept], width=width, axis=before.axis
         )
@@ -149,7 +160,7 @@ def _name_now(name: str, renamed: dict[str, str]) -> str:
 
 def _plan(editor: _Editor, renamed: dict[str, str], folded: dict[str, str]) -> Plan:
     analysis = editor.analysis
-    flows = {node.name: flow for node, flow in analysis.flows.items() if not flow.needed.all()}
+    flows = {node.name: flow for node, flow in analysis.flows.items() if flow.changes}
     known = {name: flow.constant.nan_to_num(0.0) for name, flow in flows.items()}
     return Plan(
         inputs=[as_data(one) for one in analysis.network.example.args],

@@ -49,6 +49,8 @@ class Flow:
     """The value that a channel has everywhere and for every input; NaN where it varies."""
     needed: Tensor
     """Which channels must be there."""
+    order: Tensor | None = None
+    """Their indices, where they lie in another order than before."""
 
     @property
     def width(self) -> int:
@@ -57,7 +59,12 @@ class Flow:
     @property
     def kept(self) -> Tensor:
         """The indices of the needed channels."""
-        return self.needed.nonzero().squeeze(1)
+        return self.needed.nonzero().squeeze(1) if self.order is None else self.order
+
+    @property
+    def changes(self) -> bool:
+        """Whether some channels go, or lie elsewhere."""
+        return self.order is not None or not bool(self.needed.all())
 
 
 @dataclass(eq=False)
@@ -243,6 +250,8 @@ class Rule:
     """Whether each channel, or each group of channels, is normalised by itself."""
     is_identity = False
     """Whether the output is the input, dropout and missing channels apart."""
+    any_order = False
+    """Whether the channels of inputs and output may lie in any order, as long as it is the same in both."""
     parameters: tuple[str, ...] = ("weight", "bias")
     """Those that the module must own, for the rule to hold."""
 

@@ -22,6 +22,7 @@ class Weighted(Rule, ABC):
     bias exactly.
     """
 
+    any_order = True
     per_input = False
     """Whether a weight meets every position of the input once, not of the output."""
     exact = True

@@ -25,7 +25,7 @@ class Norm(Rule):
 class BatchNorm(Norm, Linked):
     """Each channel for itself: with scale zero it is its shift."""
 
-    normalizes = True
+    normalizes = any_order = True
     keeps_alike = False  # others may need more of the input
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
@@ -142,6 +142,8 @@ class InstanceNorm(BatchNorm):
 @handles(nn.GroupNorm)
 class GroupNorm(BatchNorm):
     """Only whole groups go: every channel is scaled by all the others of its group."""
+
+    any_order = False
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         super().needs(node, a)

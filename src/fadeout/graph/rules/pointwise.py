@@ -22,6 +22,8 @@ _FUNCTIONS = """relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh 
 class Elementwise(Linked):
     """Activations, and arithmetic with plain numbers: a constant goes through the function itself."""
 
+    any_order = True
+
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         alone = len(node.all_input_nodes) == 1  # not the power of one value to another
         return super().axis(node, flow, a) if alone else None
@@ -84,10 +86,14 @@ class PReLU(Elementwise):
 class Pooled(Linked):
     """Pooling and resizing after which a constant is the same."""
 
+    any_order = True
+
 
 @handles(*versions("AvgPool", "LPPool"), calls=[f"avg_pool{n}d" for n in (1, 2, 3)])
 class ZeroOnly(Linked):
     """Zero stays zero; whether another constant stays is not looked into."""
+
+    any_order = True
 
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         return torch.where(flow.constant == 0, 0.0, math.nan)
@@ -99,6 +105,8 @@ _COPYING = versions("ReflectionPad", "ReplicationPad", "CircularPad")
 @handles(*versions("ZeroPad", "ConstantPad"), *_COPYING, calls=["pad"])
 class Padded(Linked):
     """Padding behind the channels: a constant stays if the padding has its value."""
+
+    any_order = True
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         module = a.module(node)
@@ -120,6 +128,8 @@ class Padded(Linked):
 @handles(calls=["mean", "amax", "amin", "sum"])
 class Reduced(Linked):
     """A mean, maximum or sum over dimensions other than that of the channels."""
+
+    any_order = True
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         dims = argument(node, 1, "dim")
@@ -158,7 +168,7 @@ class Arithmetic(Rule):
     the same channels. With ``couple`` they do.
     """
 
-    joins = True
+    joins = any_order = True
 
     def at(self, node: fx.Node, network: Network) -> Rule:
         if "mul" in name_of(node) and not any(one in network.shapes for one in node.all_input_nodes):
@@ -242,7 +252,7 @@ class Arithmetic(Rule):
 class Where(Arithmetic):
     """``torch.where(condition, x, y)``: constant where both are the same; both keep the same channels."""
 
-    joins = False
+    joins = any_order = False
 
     def at(self, node: fx.Node, network: Network) -> Rule:
         return self if len(node.args) == 3 else Rule()
