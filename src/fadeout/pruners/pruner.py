@@ -145,10 +145,11 @@ class Pruner(StepPruner):
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps
             early = f", {steps - step} steps early" if step < steps else ""
+            advice = "let the fade run its course" if early else "fade earlier or more strongly"
             warnings.warn(
-                f"remove() after step {step} of {steps}{early}: the fade was not complete. The "
-                f"norm of the removed weights was {fade:.2g} of that of the others, so the network changes. "
-                "Check the accuracy, train on with masks.hold(), or let the fade run its course",
+                f"remove() after step {step} of {steps}{early}: the fade was not complete. The norm of the "
+                f"removed weights was {fade:.2g} times that of the others, so the network changes. "
+                f"Check the accuracy, train on with masks.hold(), or {advice}",
                 stacklevel=2,
             )
         empty = [name for name, mask in masks.items() if not int(whole(mask.sum()))]
