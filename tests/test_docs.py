@@ -53,6 +53,15 @@ def test_every_guide_has_a_program():
     assert pages == {Path(program.page).name for program in PROGRAMS if "/how-to/" in program.page}
 
 
+def test_every_method_and_every_experiment_of_our_own_is_described():
+    from fadeout.experiments.catalogue import EXPERIMENTS
+    from fadeout.methods.registry import METHODS
+
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    own = [name for name, e in EXPERIMENTS.items() if not re.search(r"\((Table|Figure)s? ", e.title)]
+    assert [name for name in (*METHODS, *own) if f"`{name}`" not in text] == []
+
+
 def test_the_readme_is_short_and_its_links_lead_somewhere():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 120

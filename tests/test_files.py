@@ -91,3 +91,8 @@ def test_a_patient_stream_raises_in_the_end():
 def test_no_json(text):
     with pytest.raises(ValueError):  # noqa: PT011 - each says it in its own words
         parse_json(text)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=rf"masks.bin: there is no folder {tmp_path / 'none'}$"):
+        write_atomically(tmp_path / "none" / "masks.bin", lambda path: path.write_text("new"))

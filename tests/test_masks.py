@@ -210,3 +210,8 @@ def test_to_torch_prune_of_another_model():
 def test_no_masks_of_torch():
     with pytest.raises(ValueError, match=r"no mask of torch.nn.utils.prune is active"):
         Masks.from_torch_prune(nn.Linear(2, 2))
+
+
+def test_a_folder_holds_no_masks(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder, not a file of masks"):
+        Masks.load(tmp_path)

@@ -146,3 +146,9 @@ def test_without_matplotlib_the_extra_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 'matplotlib is not installed: pip install "fadeout[plot]"' in done.stderr
+
+
+@pytest.mark.parametrize("source", [{}, {"fadeout": {}}])
+def test_no_accuracy_at_all_is_refused(source):
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot.accuracy(source)

@@ -97,3 +97,18 @@ def test_a_number_becomes_a_schedule_and_a_schedule_stays():
 )
 def test_schedules_travel_to_other_processes(schedule):
     assert pickle.loads(pickle.dumps(schedule))(0.3) == schedule(0.3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "constant(3.0)",
+        "linear(0.0, 0.9)",
+        "exponential(0.1, 10000.0)",
+        "cosine(1.0, 0.0)",
+        "cubic(0.9, 0.0, window=(0.1, 0.5))",
+    ],
+)
+def test_a_schedule_is_shown_as_it_was_asked_for(text):
+    schedule = eval(text, vars(schedules))
+    assert repr(schedule) == repr(pickle.loads(pickle.dumps(schedule))) == text

@@ -16,8 +16,8 @@ def known(kind: str, given: str, accepted: Iterable[str]) -> None:
     accepted = list(accepted)
     if given not in accepted:
         near = difflib.get_close_matches(str(given), accepted, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(f"no {kind} {given!r}; {hint}There is {', '.join(accepted)}")
+        hint = f"did you mean {' or '.join(near)}? There" if near else "there"
+        raise ValueError(f"no {kind} {given!r}; {hint} is {', '.join(accepted)}")
 
 
 def checked_sparsity(sparsity: Any) -> Any:

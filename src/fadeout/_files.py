@@ -32,6 +32,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     if mode is not None and not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no ordinary file, and would be replaced by one"
         raise OSError(f"cannot write to {path}: it is {kind}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write to {path}: there is no folder {path.parent}")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     # by open() itself, since to ask for the process's umask is to change it, for all threads
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600))

@@ -115,6 +115,8 @@ class Masks(Mapping[str, Tensor]):
     @checked
     def load(cls, path: str | os.PathLike[str]) -> "Masks":
         """Read what :meth:`save` wrote; a ``ValueError`` where it was altered, or is something else."""
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"{os.fspath(path)} is a folder, not a file of masks")
         try:
             with safetensors.safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}

@@ -101,6 +101,8 @@ def accuracy(
     else:
         lines, found = _lines(Path(source))
         dense = found if dense is None else dense
+    if not any(lines.values()):
+        raise ValueError(f"nothing to draw: there is no accuracy of any method in {source}")
     with _drawing(axes) as here:
         from fadeout.experiments.report.figures.canvas import accuracy_axis
         from fadeout.experiments.report.styles import COLOURS, METHODS

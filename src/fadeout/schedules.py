@@ -13,6 +13,18 @@ from fadeout._arguments import Number, Only, checked
 
 Schedule = Callable[[float], float]
 
+
+class _Formula(partial):
+    """A formula with its numbers, shown as it was asked for."""
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(map(repr, self.args))
+        if self.func is _cubic:
+            start, end, *window = self.args
+            numbers = f"{end!r}, {start!r}, window={tuple(window)}"
+        return f"{self.func.__name__[1:]}({numbers})"
+
+
 Fraction = Annotated[float, Only(lambda x: True, "a fraction between 0 and 1")]
 Sparsity = Annotated[float | Schedule, Only(lambda x: True, "a fraction between 0 and 1, or a schedule")]
 Steps = Annotated[int, Only(lambda n: 1 <= n < 2**53, "the whole number of optimizer steps of the training")]
@@ -31,7 +43,7 @@ def constant(value: Number) -> Schedule:
     >>> constant(3.0)(0.5)
     3.0
     """
-    return partial(_constant, value)
+    return _Formula(_constant, value)
 
 
 @checked
@@ -41,7 +53,7 @@ def linear(start: Number, end: Number) -> Schedule:
     >>> linear(0.0, 8.0)(0.25)
     2.0
     """
-    return partial(_linear, start, end)
+    return _Formula(_linear, start, end)
 
 
 @checked
@@ -53,7 +65,7 @@ def exponential(start: Positive, end: Positive) -> Schedule:
     >>> round(exponential(0.1, 1e5)(0.5), 6)
     100.0
     """
-    return partial(_exponential, start, end)
+    return _Formula(_exponential, start, end)
 
 
 @checked
@@ -63,7 +75,7 @@ def cosine(start: Number, end: Number) -> Schedule:
     >>> round(cosine(0.0, 1.0)(0.5), 6)
     0.5
     """
-    return partial(_cosine, start, end)
+    return _Formula(_cosine, start, end)
 
 
 @checked
@@ -77,7 +89,7 @@ def cubic(end: Number, start: Number = 0.0, *, window: Window = (0.0, 1.0)) -> S
     (0.0, 0.7875, 0.9)
     """
     begin, finish = window
-    return partial(_cubic, start, end, begin, finish)
+    return _Formula(_cubic, start, end, begin, finish)
 
 
 def as_schedule(value: float | Schedule) -> Schedule:

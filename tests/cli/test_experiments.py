@@ -56,6 +56,8 @@ def test_list_names_everything(fadeout):
     for names in (MODELS, DATA, METHODS, TASKS, EXPERIMENTS):
         for name in names:
             assert f"  {name} " in output, name
+    assert "resnet20-64 on cifar10, 300 epochs" in output
+    assert "resnet20-16 on cifar10, 300 epochs" in output
 
 
 # run ------------------------------------------------------------------------------------------------------

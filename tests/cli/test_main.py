@@ -28,6 +28,10 @@ def test_help_of_a_command_lists_its_options(run):
         assert option in output
 
 
+def test_a_missing_file_is_said_without_a_number(run):
+    assert run("inspect", "none.st") == (2, "", "fadeout: No such file or directory: 'none.st'\n")
+
+
 def test_an_unknown_command_gets_the_nearest(run):
     assert run("dmeo") == (2, "", "fadeout: no command 'dmeo'; did you mean demo?\n")
     names = "demo, inspect, compact, export, data, list, run, reproduce, report"

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 import torch.nn.functional as F
 from support.helpers import ALL, Net, check, conv, kill
 from support.small_networks import IMAGES, functional
@@ -94,3 +95,9 @@ def test_leaves_keep_all_their_channels(by):
     kill(model[0], model[2], model[4], channels=[1])
     kept = {"0": [0, 2, 3, 4], "2": (ALL, [0, 2, 3, 4]), "4": [0, 2, 3], "6": (ALL, [0, 2, 3])}
     check(model, kept, leaves=[Branch if by == "class" else branch])
+
+
+def test_an_example_that_the_network_does_not_take_is_no_matter_of_tracing():
+    with pytest.raises(ValueError, match=r"cannot be run on its example_input: RuntimeError: mat1") as caught:
+        trace(nn.Sequential(nn.Linear(4, 2)), torch.zeros(1, 5))
+    assert "leaves" not in str(caught.value)

@@ -281,6 +281,14 @@ def test_averaged_weights_get_the_masks(pl, fit):
     assert callback.masks.left == left(network) == LEFT
 
 
+def test_a_structure_may_say_the_sparsity(pl, fit):
+    callback = fadeout.integrations.lightning.Fadeout(structure=fadeout.NM(2, 4))
+    fit(pl, module(pl), callback)
+    assert callback.masks.left == 320
+    with pytest.raises(ValueError, match=r"got None. Only NM"):
+        fadeout.integrations.lightning.Fadeout()
+
+
 def test_compact_needs_an_example(pl, fit):
     with pytest.raises(ValueError, match=r"set self.example_input_array"):
         fit(pl, module(pl), build(compact=True))

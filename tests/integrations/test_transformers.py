@@ -94,6 +94,14 @@ def left(model, masks):
     return {name: int(p.count_nonzero()) for name, p in model.named_parameters() if name in masks}
 
 
+def test_a_structure_may_say_the_sparsity(model, trainer):
+    callback = fadeout.integrations.transformers.FadeoutCallback(structure=fadeout.NM(2, 4))
+    trainer(model(), callback).train()
+    assert callback.masks.sparsity == 0.5
+    with pytest.raises(ValueError, match=r"got None. Only NM"):
+        fadeout.integrations.transformers.FadeoutCallback()
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"gradient_accumulation_steps": 2}, {"max_steps": -1, "num_train_epochs": 1.0}, {"bf16": True}],

@@ -462,6 +462,7 @@ def test_a_fade_too_weak_says_so_at_the_end(prune, train):
     with pytest.warns(UserWarning, match=r"not complete") as caught:
         pruner.remove()
     assert "early" not in str(caught[0].message)
+    assert str(caught[0].message).endswith("or fade earlier or more strongly")
 
 
 def test_a_layer_that_removal_empties_is_named(still, push):

@@ -26,6 +26,8 @@ def test_repr(pruner):
         "  criterion  magnitude",
         "  progress   step 0 of 10",
     ]
+    pruner.detach()
+    assert repr(pruner).splitlines()[-1] == "  progress   step 0 of 10, detached from the optimizer"
 
 
 def test_repr_of_channels():
@@ -80,6 +82,16 @@ def test_a_target_of_no_weight_is_refused():
         GradualMagnitudePruning(model, optimizer, sparsity=0.001, steps=10)
     with pytest.raises(ValueError, match="not even one"):
         fadeout.methods.one_shot(model, 0.001)
+
+
+def test_a_target_of_all_weights_is_refused():
+    model = nn.Linear(10, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"sparsity=0\.999 of 100 weights is all of them"):
+        GradualMagnitudePruning(model, optimizer, sparsity=0.999, steps=10)
+    with pytest.raises(ValueError, match="all of them"):
+        fadeout.methods.one_shot(model, 0.999, structure=fadeout.Elements(scope="layer"))
+    GradualMagnitudePruning(model, optimizer, sparsity=0.99, steps=10)
 
 
 @pytest.mark.parametrize(

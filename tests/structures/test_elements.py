@@ -52,8 +52,11 @@ def models(draw, distinct=False):
 
 def build(model, sparsity, scope="network", **kwargs):
     sizes = [p.numel() for p in model.parameters() if p.requires_grad]  # tied ones once
-    if not any(round(sparsity * size) for size in (sizes if scope == "layer" else [sum(sizes)])):
+    together = sizes if scope == "layer" else [sum(sizes)]
+    if not any(round(sparsity * size) for size in together):
         assume(False)  # nothing to prune is an error of its own
+    if all(round(sparsity * size) == size for size in together):
+        assume(False)  # and so is nothing to leave
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     pruner = SelectiveWeightDecay(
         model, optimizer, sparsity=sparsity, steps=5, structure=Elements(scope=scope), **kwargs

@@ -53,3 +53,8 @@ def test_what_is_gone_goes_first():
     kept = keep_down(scores, {"a": torch.tensor([False, True])})
     assert (kept["a"].tolist(), kept["b"].tolist()) == ([1.0, -math.inf], [3.0])
     assert scores["a"].tolist() == [1.0, 2.0]
+
+
+def test_a_criterion_that_changes_the_weights_is_refused():
+    with pytest.raises(ValueError, match="changes the weights of 'a' in place"):
+        scores_of(weights(), lambda weight, gradient: weight.abs_())

@@ -62,9 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _stop(1, str(error))
         if isinstance(error, ValueError | OSError):
             _turn_away_output()  # it may be what cannot be written
-            _stop(2, str(error) or type(error).__name__)
+            _stop(2, _in_words(error))
         where = "" if show else f"; the traceback, for a report of this fault, is in {_write_traceback()}"
         _stop(70, f"{type(error).__name__}: {error}{where}")
+
+
+def _in_words(error: Exception) -> str:
+    """What an error says, without the number that systems give it."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror}: {error.filename!r}"
+    return str(error) or type(error).__name__
 
 
 def _run(arguments: list[str]) -> None:

@@ -36,7 +36,7 @@ def show() -> None:
         ("methods", {n: method.summary for n, method in METHODS.items()}),
         (
             "tasks, for fadeout run",
-            {n: f"{r.model} on {r.data}, {r.epochs} epochs" for n, r in TASKS.items()},
+            {n: f"{r.network} on {r.data}, {r.epochs} epochs" for n, r in TASKS.items()},
         ),
         (
             "experiments, for fadeout reproduce",

@@ -185,10 +185,14 @@ class Run(_Options, Common):
     def _scaled(self, epochs: int) -> int:
         return max(1, round(epochs * self.epochs_scale)) if epochs else 0
 
+    @property
+    def network(self) -> str:
+        """The network and its width, where that is chosen."""
+        return self.model if self.width is None else f"{self.model}-{self.width}"
+
     def __str__(self) -> str:
         """In a line: what it is, and what sets it apart."""
-        network = self.model if self.width is None else f"{self.model}-{self.width}"
-        parts = [network, "on", f"{self.data}:", self.method]
+        parts = [self.network, "on", f"{self.data}:", self.method]
         if self.method != "dense":
             unit = self.of if self.structure == "channels" else "weights"
             parts.append(f"{100 * self.sparsity:g} % of {unit}")

@@ -100,6 +100,8 @@ def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bo
         with in_mode(model, training), torch.random.fork_rng(devices=[]):
             recording.run(example)
     except Exception as error:
+        if not training:
+            _check_runs(model, example)
         home = os.path.dirname(torch.__file__)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if home not in f.filename]
         frames = [f for f in frames if os.path.dirname(__file__) not in f.filename]
@@ -114,6 +116,18 @@ def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bo
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
     return recording
+
+
+def _check_runs(model: nn.Module, example: Example) -> None:
+    """Raise where the network does not take the example, traced or not: other advice would mislead."""
+    arguments, keywords = example.fresh()
+    try:
+        with in_mode(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*arguments, **keywords)
+    except Exception as error:
+        raise ValueError(
+            f"the model cannot be run on its example_input: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _training_arguments(

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fadeout._checks import checked_sparsity
 from fadeout.compaction.compact import compact as compacted
 from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
 from fadeout.masks import Masks
 from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.pruners.pruner import Pruner
+from fadeout.pruners.pruner import Pruner, asked_sparsity
 from fadeout.schedules import Schedule
 from fadeout.torch_bridge.sharding import whole_state
 from fadeout.torch_bridge.step_hooks import StepHooks
@@ -43,7 +42,7 @@ class Fadeout(_lightning.Callback):
     would change nothing.
 
     Args:
-        sparsity: the fraction to remove.
+        sparsity: the fraction to remove; the structure may say it, as ``NM(2, 4)`` does.
         steps: only for manual optimization, where the Trainer cannot know: how often all optimizers step.
         compact: leave the smaller network in ``compacted``. The example comes from the structure, or from the
             module's ``example_input_array``.
@@ -64,7 +63,7 @@ class Fadeout(_lightning.Callback):
 
     def __init__(
         self,
-        sparsity: float | Schedule,
+        sparsity: float | Schedule | None = None,
         *,
         steps: int | None = None,
         compact: bool = False,
@@ -72,7 +71,8 @@ class Fadeout(_lightning.Callback):
         **arguments: Any,
     ):
         super().__init__()
-        self.sparsity, self.steps, self.compact = checked_sparsity(sparsity), steps, compact
+        self.sparsity = asked_sparsity(sparsity, arguments.get("structure"))
+        self.steps, self.compact = steps, compact
         self.method, self.arguments = method, arguments
         self._state: dict[str, Any] | None = None  # of a checkpoint, read before there are optimizers
         self._held: StepHooks | None = None

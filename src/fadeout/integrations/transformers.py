@@ -9,11 +9,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fadeout._checks import checked_sparsity
 from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
 from fadeout.masks import Masks
 from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.pruners.pruner import Pruner
+from fadeout.pruners.pruner import Pruner, asked_sparsity
 from fadeout.schedules import Schedule
 from fadeout.storage import network_file
 from fadeout.structures.elements import Elements
@@ -45,7 +44,8 @@ class FadeoutCallback(TrainerCallback):
     ``FadeoutCallback(...).add_to(trainer)`` instead of ``callbacks=`` they have these figures, too.
 
     Args:
-        sparsity: the fraction to remove, of the weights that take part.
+        sparsity: the fraction to remove, of the weights that take part; the structure may say it, as
+            ``NM(2, 4)`` does.
         steps: only checked against the Trainer's own number.
         method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`.
         arguments: for the pruner: ``structure``, ``criterion``, ``fade``, ``prunable``. By default weights of
@@ -63,13 +63,13 @@ class FadeoutCallback(TrainerCallback):
 
     def __init__(
         self,
-        sparsity: float | Schedule,
+        sparsity: float | Schedule | None = None,
         *,
         steps: int | None = None,
         method: Callable[..., Pruner] = SelectiveWeightDecay,
         **arguments: Any,
     ):
-        self.sparsity, self.steps = checked_sparsity(sparsity), steps
+        self.sparsity, self.steps = asked_sparsity(sparsity, arguments.get("structure")), steps
         self.method, self.arguments = method, arguments
         self._counts = True  # whether the last evaluation was that of a network as sparse as it will be
         self._saving: Any = None

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from fadeout._checks import checked_sparsity
 from fadeout._files import write_atomically
 from fadeout.compaction.compact import compact as compacted
 from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
 from fadeout.masks import Masks
 from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.pruners.pruner import Pruner
+from fadeout.pruners.pruner import Pruner, asked_sparsity
 from fadeout.schedules import Schedule
 from fadeout.structures.channels import Channels
 
@@ -39,7 +38,7 @@ class Fadeout:
     those that Ultralytics starts for several devices know nothing of callbacks.
 
     Args:
-        sparsity: the fraction to remove.
+        sparsity: the fraction to remove; the structure may say it, as ``NM(2, 4)`` does.
         steps: only checked against the number of optimizer steps that follows from the settings.
         compact: leave the smaller network in ``compacted``, cut out of the average, for
             :func:`fadeout.export.onnx` or :func:`fadeout.save`. The example comes from the structure, or is
@@ -62,14 +61,15 @@ class Fadeout:
 
     def __init__(
         self,
-        sparsity: float | Schedule,
+        sparsity: float | Schedule | None = None,
         *,
         steps: int | None = None,
         compact: bool = False,
         method: Callable[..., Pruner] = SelectiveWeightDecay,
         **arguments: Any,
     ):
-        self.sparsity, self.steps, self.compact = checked_sparsity(sparsity), steps, compact
+        self.sparsity = asked_sparsity(sparsity, arguments.get("structure"))
+        self.steps, self.compact = steps, compact
         weights = not isinstance(
             arguments.get("structure"), Channels
         )  # which looks at what is trained itself

@@ -26,6 +26,18 @@ from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
 from fadeout.torch_bridge.sharding import distributed_as, local, whole
 
 
+def asked_sparsity(sparsity: float | Schedule | None, structure: Structure | None) -> float | Schedule:
+    """The target that the user names, or else the structure itself."""
+    if sparsity is None and structure is not None:
+        sparsity = structure.sparsity
+    if sparsity is None:
+        raise ValueError(
+            "sparsity is a fraction between 0 and 1, or a schedule; got None. Only NM(n, m) and "
+            "Channels(example_input, faster=4) say it themselves"
+        )
+    return checked_sparsity(sparsity)
+
+
 class Pruner(StepPruner):
     """The base of pruners with a target. See :class:`SelectiveWeightDecay`."""
 
@@ -45,13 +57,7 @@ class Pruner(StepPruner):
         prunable: Prunable = has_two_dimensions,
     ):
         structure = self._default_structure() if structure is None else structure
-        sparsity = structure.sparsity if sparsity is None else sparsity
-        if sparsity is None:
-            raise ValueError(
-                "sparsity is a fraction between 0 and 1, or a schedule; got None. Only NM(n, m) and "
-                "Channels(example_input, faster=4) say it themselves"
-            )
-        self.sparsity: float | Schedule = checked_sparsity(sparsity)
+        self.sparsity = asked_sparsity(sparsity, structure)
         self._outcome = ""  # of a removal, where the structure measures it
         super().__init__(model, optimizer, steps=steps, structure=structure, prunable=prunable)
         self._bound.check(self._final_sparsity)
@@ -145,10 +151,11 @@ class Pruner(StepPruner):
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps
             early = f", {steps - step} steps early" if step < steps else ""
+            advice = "let the fade run its course" if early else "fade earlier or more strongly"
             warnings.warn(
-                f"remove() after step {step} of {steps}{early}: the fade was not complete. The "
-                f"norm of the removed weights was {fade:.2g} of that of the others, so the network changes. "
-                "Check the accuracy, train on with masks.hold(), or let the fade run its course",
+                f"remove() after step {step} of {steps}{early}: the fade was not complete. The norm of the "
+                f"removed weights was {fade:.2g} times that of the others, so the network changes. "
+                f"Check the accuracy, train on with masks.hold(), or {advice}",
                 stacklevel=2,
             )
         empty = [name for name, mask in masks.items() if not int(whole(mask.sum()))]

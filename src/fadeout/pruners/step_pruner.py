@@ -136,7 +136,8 @@ class StepPruner(Rounds, ABC):
         return html_table([["", type(self).__name__], *self._lines()])
 
     def _lines(self) -> list[tuple[str, str]]:
-        return [*self._figures().items(), ("progress", f"step {self._clock.step} of {self.steps}")]
+        detached = "" if self._hooks is not None else ", detached from the optimizer"
+        return [*self._figures().items(), ("progress", f"step {self._clock.step} of {self.steps}{detached}")]
 
     def _figures(self) -> dict[str, str]:
         """What the pruner is, in words."""

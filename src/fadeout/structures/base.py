@@ -198,7 +198,10 @@ class Structure:
             [ True,  True]])
     """
 
-    _in_words: ClassVar[str] = "fadeout.Elements() or fadeout.Channels(example_input)"
+    _in_words: ClassVar[str] = (
+        "fadeout.Elements(), fadeout.Blocks(rows, columns), fadeout.NM(n, m) "
+        "or fadeout.Channels(example_input)"
+    )
     gradual: bool = True
     """The target grows with progress, unless ``sparsity`` is itself a schedule."""
     counts_weights: ClassVar[bool] = True

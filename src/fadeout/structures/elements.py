@@ -103,8 +103,13 @@ class BoundElements(Bound):
         ]
 
     def check(self, sparsity: float) -> None:
-        """Raise where a target rounds to no weight at all."""
+        """Raise where a target rounds to no weight at all, or to all of them."""
         together = [sum(self._totals)] if self.structure.scope == "network" else self._totals
+        if all(round(sparsity * total) == total for total in together):
+            raise ValueError(
+                f"sparsity={sparsity} of {sum(self._totals)} weights is all of them: nothing would be left. "
+                "Ask for less"
+            )
         if not any(round(sparsity * total) for total in together):
             raise ValueError(
                 f"sparsity={sparsity:g} of {sum(self._totals)} weights is not even one: nothing would be "

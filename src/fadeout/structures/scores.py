@@ -98,7 +98,7 @@ class Scores:
                     f"{diverged!r} holds NaN or infinite weights at step {when}: training has diverged. The "
                     "pruner has changed nothing in this step"
                 )
-            raise ValueError(f"{self.criterion} gave NaN for {name!r} at step {when}")
+            raise ValueError(f"the criterion {shown(self.criterion)} gave NaN for {name!r} at step {when}")
         return scores
 
 
@@ -142,10 +142,16 @@ def scores_of(
         if own is not None:
             dense = own.to_dense() if own.is_sparse else own
             gradient = dense.to(weight.dtype) / (scales or {}).get(id(parameter), 1.0)
+        before = weight._version
         try:
             scores[name] = score = criterion(weight, gradient)
         except Exception as error:
             raise ValueError(f"the criterion {shown(criterion)} fails for {name!r}: {error}") from error
+        if weight._version != before:
+            raise ValueError(
+                f"the criterion {shown(criterion)} changes the weights of {name!r} in place: let it compute "
+                "new tensors, say by abs() instead of abs_()"
+            )
         if not isinstance(score, Tensor) or score.shape != weight.shape:
             given = f"scores of shape {tuple(score.shape)}" if isinstance(score, Tensor) else shown(score)
             raise ValueError(
