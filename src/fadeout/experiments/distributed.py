@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from fadeout.torch_bridge.sharding import is_distributed, whole
+from fadeout.torch_bridge.sharding import is_distributed, only_on, whole_state
 
 T = TypeVar("T")
 
@@ -130,18 +130,7 @@ class World:
 
     def first(self, act: Callable[[], T]) -> T:
         """Act on rank 0 alone: all get what it returns, or raise its ``ValueError`` or ``OSError``."""
-        if self.size == 1:
-            return act()
-        sent: list[Any] = [None, None]
-        if self.main:
-            try:
-                sent[0] = act()
-            except (ValueError, OSError) as error:
-                sent[1] = error
-        dist.broadcast_object_list(sent, src=0)
-        if sent[1] is not None:
-            raise sent[1]
-        return sent[0]
+        return act() if self.size == 1 else only_on(0, act, (ValueError, OSError))
 
     # Network and state --------------------------------------------------------------------------
 
@@ -179,14 +168,7 @@ class World:
         """A state with whole tensors for sharded ones, in the memory of rank 0; the others get empty ones."""
         if self.how != "fsdp" or self.size == 1:
             return state
-        if isinstance(state, dict):
-            return {key: self.whole(value) for key, value in state.items()}
-        if isinstance(state, list | tuple):
-            return type(state)(self.whole(value) for value in state)
-        if not is_distributed(state):
-            return state
-        full = whole(state.detach())
-        return full.cpu() if self.main else full.new_empty(0)
+        return whole_state(state, lambda full: full.cpu() if self.main else full.new_empty(0))
 
     def load(self, model: nn.Module, state: dict[str, Any]) -> None:
         """Load a network's whole state."""
