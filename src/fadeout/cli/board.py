@@ -21,10 +21,8 @@ class Board:
     """How far all runs of an experiment are, whoever carries them out: it looks at their folders alone.
 
     Args:
-        console: where to.
         look: how far each run is, as :func:`fadeout.experiments.progress.look` gives it.
         jobs: how many runs there are at a time; by default as many as are under way.
-        clock: seconds since 1970.
     """
 
     def __init__(

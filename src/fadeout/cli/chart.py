@@ -17,12 +17,7 @@ Points = Iterable[tuple[float, float]]
 
 
 def room_for_charts(console: Console, others: int) -> int:
-    """How many charts fit beside each other, under so many other lines; none without such characters.
-
-    Args:
-        console: where to.
-        others: lines that are shown besides.
-    """
+    """How many charts fit beside each other, under so many other lines; none without such characters."""
     if console.options.ascii_only or console.height < _ROWS + 2 + others:
         return 0
     return console.width // (_NARROWEST + 2)
@@ -32,7 +27,6 @@ class Chart:
     """Some series of points in one frame, as wide as there is room.
 
     Args:
-        title: above it.
         series: points by name; each name has its colour, in order.
         x_range: what the width stands for; by default from the lowest to the highest.
         ends: what stands below it, on the left and on the right.

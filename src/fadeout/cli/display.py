@@ -22,10 +22,8 @@ class Display:
     """Bars, figures and charts that follow a run, or several, on a terminal; where there is none, lines.
 
     Args:
-        console: where to.
         steps: of all runs, where there are several: they get a bar of their own, and without a terminal there
             is a line for each run. For a single run there is then a line for each test.
-        clock: seconds, from anywhere on.
     """
 
     def __init__(
@@ -99,11 +97,7 @@ class Display:
 
 
 class Pace:
-    """Steps in a second, of those that this process has taken: a run that is resumed begins in its middle.
-
-    Args:
-        clock: seconds, from anywhere on.
-    """
+    """Steps in a second, of those that this process has taken: a run that is resumed begins in its middle."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock, self._first, self.speed = clock, None, 0.0

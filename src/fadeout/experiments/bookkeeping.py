@@ -20,10 +20,8 @@ class Plan:
     """What is to be done of an experiment.
 
     Attributes:
-        name: of the experiment.
         runs: those that are meant.
         kept: the records of those that ``results/<name>.jsonl`` knows as done, which is enough to go on from.
-        results: the folder of all runs.
     """
 
     name: str
@@ -70,9 +68,6 @@ def plan(name: str, runs: Sequence[Run], results: Path, only: Sequence[str] = ()
     """What is to be done of an experiment's runs.
 
     Args:
-        name: of the experiment.
-        runs: all of it.
-        results: the folder of all runs.
         only: conditions such as ``method=auto``; runs that meet all of them are meant.
     """
     meant = [run for run in runs if all(_meets(run, condition) for condition in only)]

@@ -47,9 +47,6 @@ class World:
 
     Args:
         how: ``"ddp"`` (each has the whole network) or ``"fsdp"`` (each has a part of every parameter).
-        rank: the number of this process.
-        size: how many there are.
-        device: where this process computes.
 
     >>> World(rank=1, size=3).share(torch.arange(5.0), torch.arange(5))
     Share(x=tensor([1., 4.]), y=tensor([1, 4]), weight=1.2, number=1)

@@ -62,7 +62,6 @@ def execute(
     and weights, on the same machine with the same number of threads.
 
     Args:
-        run: what to do.
         results: the folder of all runs.
         data_dir: where the data sets lie; by default the environment's ``FADEOUT_DATA``, then a cache.
         device: ``cpu``, ``cuda`` or ``mps``.

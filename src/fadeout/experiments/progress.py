@@ -35,13 +35,11 @@ class Progress:
     """How far one run is.
 
     Attributes:
-        run: which.
         state: where it stands; ``silent`` is one that was begun, and gives no sign any more.
         now: what it last said of itself: ``step`` of ``steps``, ``seconds`` spent, ``loss``, ``top1``, ...
         begun: when, in seconds since 1970; the time that it rested does not count.
         heard: when it last gave a sign.
         tests: what its metrics hold, while it is under way.
-        record: what came of it.
     """
 
     run: Run
@@ -73,10 +71,7 @@ def look(
     """How far each run is. Nothing is written, and no lock is taken.
 
     Args:
-        runs: of an experiment.
-        results: the folder of all runs.
         records: those that are collected, by the hashes of their runs.
-        clock: seconds since 1970.
     """
     return [_look(run, results / run.hash, records.get(run.hash), clock()) for run in runs]
 
@@ -131,8 +126,6 @@ class Estimate:
     and data; and as long besides as those before their first step and after their last.
 
     Args:
-        states: of all runs.
-        clock: now, in seconds since 1970.
         before: hashes of runs that were done before: on another day, or on another machine. They count only
             where nothing else is known.
     """
@@ -161,11 +154,7 @@ class Estimate:
         return max(0.0, training + around - spent)
 
     def all(self, jobs: int) -> float | None:
-        """The seconds until all are done; those that wait are dealt out to whoever is free first.
-
-        Args:
-            jobs: how many at a time.
-        """
+        """The seconds until all are done; those that wait are dealt out to whoever is free first."""
         under_way = [self.of(state) for state in self._states if state.state == "running"]
         waiting = [self.of(state) for state in self._states if state.state in ("waiting", "silent")]
         if None in under_way or None in waiting:

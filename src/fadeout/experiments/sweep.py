@@ -41,13 +41,11 @@ def sweep(
     their states before the sweep ends.
 
     Args:
-        runs: what to do.
         results: the folder of all runs; on a cluster a folder that all nodes see.
         jobs: how many at a time; by default one for each core, or all that the cluster has. The cores are
             shared out, so that each run has its own threads.
         backend: processes on this machine, or a Ray cluster.
         address: of the Ray cluster; by default the one that is running, or a local one.
-        on_done: called with each record as it comes.
         options: ``data_dir``, ``device`` and ``checkpoint_every`` of
             :func:`~fadeout.experiments.execute.execute`.
     """

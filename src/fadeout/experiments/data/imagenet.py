@@ -27,7 +27,6 @@ def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224
     Labels are the positions of the classes in the sorted list of the training part's folders.
 
     Args:
-        directory: holds ``imagenet``; see :func:`~.source.search_directories`.
         size: of the images that a network gets, in pixels.
     """
     return read_folder(obtain(IMAGENET, directory), size)
@@ -37,7 +36,6 @@ def imagenet_sample(directory: str | os.PathLike[str] | None = None, *, size: in
     """A part of ImageNet that somebody has placed in ``imagenet-sample``, for trials.
 
     Args:
-        directory: holds ``imagenet-sample``; see :func:`~.source.search_directories`.
         size: of the images that a network gets, in pixels.
     """
     return read_folder(obtain(IMAGENET_SAMPLE, directory), size)

@@ -35,7 +35,6 @@ def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 
     Args:
         folder: of the run, whose hash is its name.
-        state: of the run.
     """
     last, size = folder / "checkpoint", _size(folder / "metrics.jsonl")
     state = {

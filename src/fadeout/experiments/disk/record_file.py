@@ -76,7 +76,6 @@ def unseal(text: str | bytes, source: str | os.PathLike[str]) -> Record:
     """The record again, without its checksum; a ``ValueError`` if it is damaged, or of a newer version.
 
     Args:
-        text: what :func:`seal` made of it.
         source: the file, or the line of one, to be named in an error.
 
     >>> unseal('{"version": 2, "after": 98.5, "checksum": 481757972}', "a.json")
