@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from fadeout._checks import extra
-from fadeout.cli.chart import Chart
-from fadeout.cli.display import duration, side_by_side
+from fadeout.cli.chart import Chart, side_by_side
+from fadeout.cli.display import duration
 from fadeout.experiments.progress import Estimate, Progress
 from fadeout.methods.registry import METHODS
 

@@ -2,17 +2,16 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from fadeout._checks import extra
-from fadeout.cli.chart import Chart, room_for_charts
+from fadeout.cli.chart import Chart, side_by_side
 
 with extra("experiments"):
     from rich import progress
-    from rich.console import Console, Group, RenderableType
+    from rich.console import Console, Group
     from rich.live import Live
-    from rich.table import Table
     from rich.text import Text
 
 _POINTS = 400  # of a chart, at most: means of the steps between
@@ -131,18 +130,6 @@ class _History:
         whole, ends = (0.0, float(_POINTS)), ("start", "end of training")
         percent = {"test accuracy": points("test"), "sparsity": points("sparsity")}
         return [Chart("loss", {"": points("loss")}, whole, ends), Chart("%", percent, whole, ends)]
-
-
-def side_by_side(console: Console, charts: Sequence[Chart], others: int) -> list[RenderableType]:
-    """As many of the charts as there is room for, under so many other lines."""
-    shown = charts[: room_for_charts(console, others)]
-    if not shown:
-        return []
-    grid = Table.grid(expand=True)
-    for _ in shown:
-        grid.add_column(ratio=1)
-    grid.add_row(*shown)
-    return [grid]
 
 
 def duration(seconds: float) -> str:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
+from fadeout.experiments.build import build_data, build_fitting, build_model, build_optimizer, build_structure
 from fadeout.experiments.disk.checkpoint import (
     append_metrics,
     forget_before,
@@ -32,7 +31,6 @@ from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import lowest, one_shot
 from fadeout.methods.method import Phase
-from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
 _TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
@@ -140,7 +138,7 @@ class Execution:
         self.data = world.own(build_data(run, data_dir))
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
         self.example = _moved(self.data.example, device)
-        self.model = _build_fitting(run, self.data.num_classes, self.example)
+        self.model = build_fitting(run, self.data.num_classes, self.example)
         world.check(self.model, run.batch_size, self.data.example)
         self.structure = build_structure(run, self.example)
         if run.method != "dense":  # a target out of reach is said now, not after the training
@@ -385,22 +383,6 @@ def _checked_device(device: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"no device {device!r} here: {str(error).splitlines()[0]}") from error
     return "cpu" if torch.device(device).type == "cpu" else device
-
-
-def _build_fitting(run: Run, num_classes: int, example: Any) -> nn.Module:
-    """The network, on the device of the example, which it takes; a ``ValueError`` where it does not."""
-    inputs = example if isinstance(example, tuple) else (example,)
-    try:
-        model = build_model(run, num_classes).to(inputs[0].device)
-        with still(model):
-            model(*inputs)
-    except (RuntimeError, TypeError, IndexError, MemoryError) as error:
-        shapes = " and ".join("x".join(map(str, part.shape)) for part in inputs)
-        raise ValueError(
-            f"the network {run.model} does not go with the data {run.data}, whose inputs are {shapes}: "
-            f"{str(error).partition(chr(10))[0]}"
-        ) from error
-    return model
 
 
 def _moved(example: Any, device: str) -> Any:

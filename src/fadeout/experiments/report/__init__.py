@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from fadeout._files import write_atomically
+from fadeout._files import write_text
 from fadeout.experiments.report.records import Record, Section, read
 
 __all__ = ["Section", "arrange", "read", "report"]
@@ -50,5 +50,5 @@ def report(
 
     text = page(sections) if format == "html" else markdown(sections)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, lambda path: path.write_text(text, encoding="utf-8"))
+    write_text(output, text)
     return output
