@@ -163,7 +163,7 @@ def _number(value: Any) -> float:
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise _UnfitError
-    return value if type(value) in (int, float) else float(value)
+    return value if isinstance(value, int | float) and type(value) in (int, float) else float(value)
 
 
 def _whole(value: Any) -> int:
