@@ -21,7 +21,7 @@ class Board:
     """How far all runs of an experiment are, whoever carries them out: it looks at their folders alone.
 
     Args:
-        look: how far each run is, as :func:`fadeout.experiments.progress.look` gives it.
+        look: how far each run is, as :func:`fadeout.experiments.progress.look` tells.
         jobs: how many runs there are at a time; by default as many as are under way.
     """
 

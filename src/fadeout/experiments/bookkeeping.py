@@ -42,7 +42,8 @@ class Plan:
 
     def look(self) -> list[Progress]:
         """How far each run is, whoever is at it; nothing is written."""
-        return look(self.runs, self.results, collected(self.name, self.results))
+        records = collected(self.name, self.results)
+        return [look(run, self.results, records.get(run.hash)) for run in self.runs]
 
     def carry_out(self, on_done: Callable[[int, Record], object], **options: Any) -> list[Record]:
         """Sweep over the runs that are left, and return all records.

@@ -65,18 +65,16 @@ class Progress:
         return max(0.0, self.heard - self.begun - self.training)
 
 
-def look(
-    runs: Iterable[Run], results: Path, records: dict[str, Record], clock: Callable[[], float] = time.time
-) -> list[Progress]:
-    """How far each run is. Nothing is written, and no lock is taken.
+def look(run: Run, results: Path, collected: Record | None = None, clock: float | None = None) -> Progress:
+    """How far a run is. Nothing is written, and no lock is taken.
 
     Args:
-        records: those that are collected, by the hashes of their runs.
+        run: which.
+        results: the folder of all runs.
+        collected: its record, if the experiment's file has one.
+        clock: seconds since 1970; by default now.
     """
-    return [_look(run, results / run.hash, records.get(run.hash), clock()) for run in runs]
-
-
-def _look(run: Run, folder: Path, collected: Record | None, clock: float) -> Progress:
+    folder, clock = results / run.hash, time.time() if clock is None else clock
     begun = _time(folder / "config.json")  # written anew when it is resumed
     if (record := _read(folder / "result.json", read_record)) is not None:
         return Progress(run, "done", {}, begun, _time(folder / "result.json"), record=record)
