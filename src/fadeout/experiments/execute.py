@@ -12,17 +12,12 @@ from typing import Any
 import torch
 
 from fadeout.experiments.build import build_data, build_fitting, build_model, build_optimizer, build_structure
-from fadeout.experiments.disk.checkpoint import (
-    append_metrics,
-    forget_before,
-    read_checkpoint,
-    write_checkpoint,
-)
+from fadeout.experiments.disk.checkpoint import BEFORE, append_metrics, read_checkpoint, write_checkpoint
 from fadeout.experiments.disk.record_file import VERSION, damaged, read_record, write_record
 from fadeout.experiments.disk.run_folder import alone, check_version, write_json
 from fadeout.experiments.distributed import ALONE, World
 from fadeout.experiments.kept import TIMES, overlaps, pack
-from fadeout.experiments.progress import forget_progress, write_progress
+from fadeout.experiments.progress import PROGRESS, write_progress
 from fadeout.experiments.result import describe_record, make_record
 from fadeout.experiments.run import Run
 from fadeout.experiments.signals import asked_to_stop
@@ -114,8 +109,8 @@ def _open(folder: Path, run: Run, held: contextlib.ExitStack) -> dict[str, Any] 
 
 
 def _close(folder: Path, record: dict[str, Any]) -> None:
-    forget_before(folder)
-    forget_progress(folder)
+    for name in (BEFORE, PROGRESS):  # of use only while it was under way
+        (folder / name).unlink(missing_ok=True)
     write_record(folder / "result.json", record)
 
 

@@ -13,21 +13,16 @@ from fadeout._files import parse_json
 from fadeout.experiments.disk.record_file import Record, read_record
 from fadeout.experiments.run import Run
 
-FILE = "progress.json"
+PROGRESS = "progress.json"
 _SILENT = 120.0  # seconds without a sign, after which nobody seems to be at a run
 
 
 def write_progress(folder: Path, now: dict[str, Any]) -> None:
     """Tell whoever looks at the folder how far its run is; a disk that is full must not stop the run."""
-    temporary = folder / f".{FILE}.tmp"
+    temporary = folder / f".{PROGRESS}.tmp"
     with suppress(OSError):
         temporary.write_text(json.dumps(now))
-        temporary.replace(folder / FILE)
-
-
-def forget_progress(folder: Path) -> None:
-    """The run is over."""
-    (folder / FILE).unlink(missing_ok=True)
+        temporary.replace(folder / PROGRESS)
 
 
 @dataclass(frozen=True)
@@ -80,8 +75,8 @@ def look(run: Run, results: Path, collected: Record | None = None, clock: float 
         return Progress(run, "done", {}, begun, _time(folder / "result.json"), record=record)
     if collected is not None and collected["status"] == "done":
         return Progress(run, "done", record=collected)
-    now = _read(folder / FILE, lambda path: dict(parse_json(path.read_bytes()))) or {}
-    heard = max(begun, _time(folder / FILE))
+    now = _read(folder / PROGRESS, lambda path: dict(parse_json(path.read_bytes()))) or {}
+    heard = max(begun, _time(folder / PROGRESS))
     failure = _read(folder / "failed.json", read_record) or collected
     silent = clock - heard > _SILENT
     if failure is not None and (silent or heard <= _time(folder / "failed.json")):
