@@ -54,17 +54,14 @@ class World:
 
     def __init__(self, how: str | None = None, rank: int = 0, size: int = 1, device: str = "cpu"):
         self.how, self.rank, self.size, self.device = how, rank, size, device
+        self.main = rank == 0
+        """Whether this process writes and prints."""
         # DDP, the last to hold the group, would let it go without letting go of the interpreter's lock, for
         # which the group's threads may wait, and it for them: who has joined holds it longer than the network
         self._group = dist.group.WORLD if size > 1 and dist.is_initialized() else None
 
     def __repr__(self) -> str:
         return f"{self.how}, {self.size} processes" if self.size > 1 else "one process"
-
-    @property
-    def main(self) -> bool:
-        """Whether this process writes and prints."""
-        return self.rank == 0
 
     # Batches ------------------------------------------------------------------------------------
 
