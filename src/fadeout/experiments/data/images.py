@@ -35,11 +35,7 @@ def normalise(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tens
 
 
 def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
-    """Move each image by up to ``padding`` pixels, with black where it has been, and mirror every second.
-
-    Args:
-        x: images (N, C, H, W), as bytes.
-        padding: in pixels, on each side.
+    """Move images (N, C, H, W) by up to ``padding`` pixels, black where they were, and mirror every second.
 
     >>> crop_and_flip(torch.ones(2, 3, 32, 32, dtype=torch.uint8), Generator().manual_seed(0)).shape
     torch.Size([2, 3, 32, 32])

@@ -32,11 +32,7 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
 
 
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write a run's state, whole or not at all; what was the last one becomes the one before.
-
-    Args:
-        folder: of the run, whose hash is its name.
-    """
+    """Write a run's state, whole or not at all; what was the last one becomes the one before."""
     last, size = folder / "checkpoint", _size(folder / "metrics.jsonl")
     state = {
         **state,
