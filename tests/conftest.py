@@ -1,6 +1,7 @@
 """Shared set-up and helpers: small deterministic tasks, a training loop, and the reference algorithm."""
 
 import os
+import shutil
 
 # Large bfloat16 products die of an illegal instruction on some virtual machines; read when torch loads.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
@@ -44,6 +45,19 @@ def run(capsys):
         return code, output, complaint
 
     return call
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's Chromium, through playwright; who asks for it is skipped where one of them is missing."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium on the path")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 class Task:

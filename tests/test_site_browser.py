@@ -1,19 +1,13 @@
 """The site in a real browser: it can be read, at a desk and on a phone, searched, and used by keyboard."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("mkdocs")
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 PAGES = [
     "index.html",
@@ -61,14 +55,6 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=400)
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

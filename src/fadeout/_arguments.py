@@ -180,24 +180,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _UnfitError
-    return value
-
-
-def _nothing(value: Any) -> None:
-    if value is not None:
-        raise _UnfitError
-
-
-_PLAIN: dict[Any, Callable[[Any], Any]] = {
-    bool: _flag,
-    int: _whole,
-    float: _number,
-    str: _text,
-    type(None): _nothing,
-}
+_PLAIN: dict[Any, Callable[[Any], Any]] = {bool: _flag, int: _whole, float: _number}
 
 
 def _literal(value: Any, accepted: tuple[Any, ...]) -> Any:

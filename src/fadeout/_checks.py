@@ -73,10 +73,7 @@ class MissingExtraError(ImportError):
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import optional packages inside, and a missing one raises a :class:`MissingExtraError`.
-
-    Args:
-        name: the extra that brings them.
+    """Import the packages of an extra inside, and a missing one raises a :class:`MissingExtraError`.
 
     >>> with extra("experiments"):
     ...     import no_such_package

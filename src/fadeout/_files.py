@@ -48,6 +48,11 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file of text in one move."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file; a full disk is an ``OSError``, as for any other file."""
     try:

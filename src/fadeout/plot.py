@@ -155,9 +155,7 @@ def fading(source: History | PathLike, *, axes: "Axes | None" = None) -> "Axes":
             shown = Fading(**found)
         draw_fading(here, shown)
         if isinstance(source, History):
-            rows = [
-                -round(tick) for tick in here.get_yticks()
-            ]  # as many as are drawn, of those that were noted
+            rows = [-round(tick) for tick in here.get_yticks()]  # those that are drawn, of those noted
             notes = [round(row * (len(source.progress) - 1) / max(rows[-1], 1)) for row in rows]
             here.set_yticks([-row for row in rows], [f"{source.progress[note]:.0%}" for note in notes])
             here.set_ylabel("progress")

@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from support.helpers import same
+from support.helpers import same, wait_for
 
 from fadeout.experiments.disk.checkpoint import read_checkpoint
 from fadeout.experiments.run import Run
@@ -56,14 +55,6 @@ if __name__ == "__main__":
     except Stopped:
         sys.exit(130)
 """
-
-
-def wait_for(condition):
-    for _ in range(2400):
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail("it never came")
 
 
 def test_eight_signals_to_sweeps(tmp_path):

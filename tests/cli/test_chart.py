@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from fadeout.cli.chart import Chart, room_for_charts
+from fadeout.cli.chart import Chart, side_by_side
 
 
 def drawn(chart, width=28):
@@ -51,4 +51,5 @@ def test_what_has_no_range(points):
 def test_room(width, height, encoding, room):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, height=height, force_terminal=True)
-    assert room_for_charts(console, others=3) == room
+    grids = side_by_side(console, [Chart("loss", {"": [(0, 1.0)]})] * 5, others=3)
+    assert sum(len(grid.columns) for grid in grids) == room

@@ -34,52 +34,52 @@ def put(folder, name, text, when):
     os.utime(folder / name, (when, when))
 
 
-def states(tmp_path, clock, records=None):
-    return [state.state for state in look([RUN], tmp_path, records or {}, lambda: clock)]
+def state_at(tmp_path, clock, record=None):
+    return look(RUN, tmp_path, record, clock).state
 
 
 def test_states(tmp_path):
     folder = tmp_path / RUN.hash
-    assert states(tmp_path, 1000.0) == ["waiting"]
+    assert state_at(tmp_path, 1000.0) == "waiting"
     put(folder, "config.json", "{}", 1000.0)
-    assert states(tmp_path, 1001.0) == ["running"]
+    assert state_at(tmp_path, 1001.0) == "running"
     put(folder, "progress.json", '{"step": 5, "steps": 100, "seconds": 20.0}', 1030.0)
     put(folder, "metrics.jsonl", '{"epoch": 0, "top1": 50.0}\n{"epoch": 1, "top', 1030.0)
-    (state,) = look([RUN], tmp_path, {}, lambda: 1040.0)
+    state = look(RUN, tmp_path, clock=1040.0)
     assert (state.state, state.now["step"], state.begun, state.heard) == ("running", 5, 1000.0, 1030.0)
     assert state.tests == [{"epoch": 0, "top1": 50.0}]  # what is half written is not read
     assert state.training == 400.0
-    assert states(tmp_path, 1300.0) == ["silent"]
+    assert state_at(tmp_path, 1300.0) == "silent"
     write_record(folder / "failed.json", make_failure(RUN, "ValueError: no"))
     os.utime(folder / "failed.json", (1040.0, 1040.0))
-    assert states(tmp_path, 1041.0) == ["failed"]
+    assert state_at(tmp_path, 1041.0) == "failed"
     put(folder, "config.json", "{}", 1050.0)  # it is tried again
-    assert states(tmp_path, 1051.0) == ["running"]
+    assert state_at(tmp_path, 1051.0) == "running"
     write_record(folder / "result.json", make_failure(RUN, "") | {"status": "done", "seconds": 30.0})
     os.utime(folder / "result.json", (1085.0, 1085.0))
-    (state,) = look([RUN], tmp_path, {}, lambda: 1090.0)
+    state = look(RUN, tmp_path, clock=1090.0)
     assert (state.state, state.training, state.around) == ("done", 30.0, 5.0)
 
 
 def test_collected_records_are_enough(tmp_path):
-    records = {RUN.hash: {"status": "done", "seconds": 3.0}}
-    assert states(tmp_path, 1000.0, records) == ["done"]
-    records[RUN.hash]["status"] = "failed"  # as where its worker died again and again
-    assert states(tmp_path, 1000.0, records) == ["failed"]
+    record = {"status": "done", "seconds": 3.0}
+    assert state_at(tmp_path, 1000.0, record) == "done"
+    record["status"] = "failed"  # as where its worker died again and again
+    assert state_at(tmp_path, 1000.0, record) == "failed"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "7", '"step"'])
 def test_half_a_file_is_none(tmp_path, text):
     put(tmp_path / RUN.hash, "config.json", "{}", 1000.0)
     put(tmp_path / RUN.hash, "progress.json", text, 1000.0)
-    (state,) = look([RUN], tmp_path, {}, lambda: 1001.0)
+    state = look(RUN, tmp_path, clock=1001.0)
     assert (state.state, state.now) == ("running", {})
 
 
 def test_a_resumed_run_began_as_long_ago_as_it_took(tmp_path):
     put(tmp_path / RUN.hash, "config.json", "{}", 1000.0)
     put(tmp_path / RUN.hash, "progress.json", '{"step": 5, "steps": 100, "seconds": 600.0}', 1010.0)
-    (state,) = look([RUN], tmp_path, {}, lambda: 1011.0)
+    state = look(RUN, tmp_path, clock=1011.0)
     assert state.begun == 410.0
 
 
@@ -88,7 +88,7 @@ def test_a_run_tells_where_it_is_and_forgets_it_in_the_end(tmp_path, monkeypatch
     run, asked = Run(epochs=2, steps=2, method="gmp"), []
 
     def stop():
-        asked.append(look([run], tmp_path, {})[0])
+        asked.append(look(run, tmp_path))
         return len(asked) == 3
 
     with pytest.raises(Stopped):
@@ -99,7 +99,7 @@ def test_a_run_tells_where_it_is_and_forgets_it_in_the_end(tmp_path, monkeypatch
     assert asked[-1].now["seconds"] > 0
     record = execute(run, tmp_path)
     assert "progress.json" not in {path.name for path in (tmp_path / run.hash).iterdir()}
-    (state,) = look([run], tmp_path, {})
+    state = look(run, tmp_path)
     assert state.record == record
 
 

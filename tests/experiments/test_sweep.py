@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.helpers import wait_for
 from support.ray_sweep import TWENTY
 
 from fadeout.experiments import sweep as module
@@ -302,11 +303,3 @@ def test_workers_save_and_end_when_their_sweep_is_killed(tmp_path, start):
     process.kill()
     wait_for(lambda: not at_work(results))
     process.communicate(timeout=60)  # no worker has its output open any more
-
-
-def wait_for(condition):
-    for _ in range(1200):
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail("it never came")

@@ -1,26 +1,16 @@
 """Ultralytics trains a small classifier: its average is sparse, too, and a resumption is exact."""
 
 import doctest
-import random
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from support.small_yolo import SETTINGS, seed_epoch, write_task
 
 import fadeout
 
 pytest.importorskip("cv2")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-NETWORK = """
-nc: 2
-backbone:
-  - [-1, 1, Conv, [8, 3, 2]]
-  - [-1, 1, Conv, [16, 3, 2]]
-head:
-  - [-1, 1, Classify, [nc]]
-"""
 WEIGHTS = 8 * 3 * 9 + 16 * 8 * 9 + 1280 * 16 + 2 * 1280
 LEFT = WEIGHTS - round(0.9 * WEIGHTS)
 
@@ -37,21 +27,7 @@ def ultralytics(tmp_path_factory):
 
 @pytest.fixture
 def train(ultralytics, tmp_path):
-    generator = np.random.default_rng(0)
-    for part in ("train", "val"):
-        for label in range(2):
-            folder = tmp_path / "data" / part / str(label)
-            folder.mkdir(parents=True)
-            for number in range(12):
-                pixels = generator.integers(0, 128, (32, 32, 3)) + 100 * label
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
-    (tmp_path / "small-cls.yaml").write_text(NETWORK)
-
-    def seed(trainer):  # each epoch's order and augmentation are its own, whatever came before
-        trainer.train_loader.reset()
-        loader = trainer.train_loader.generator
-        for start in (random.seed, np.random.seed, torch.manual_seed, loader.manual_seed):
-            start(trainer.epoch)
+    write_task(tmp_path)
 
     def run(fading, name, resume=False, stop=None, **settings):
         def kill(trainer):
@@ -61,28 +37,13 @@ def train(ultralytics, tmp_path):
         network = tmp_path / name / "weights" / "last.pt" if resume else tmp_path / "small-cls.yaml"
         yolo = ultralytics.YOLO(str(network), task="classify", verbose=False)
         fading.add_to(yolo)
-        yolo.add_callback("on_train_epoch_start", seed)
+        yolo.add_callback("on_train_epoch_start", seed_epoch)
         yolo.add_callback("on_train_epoch_start", kill)
         if resume:
             yolo.train(resume=True)
             return yolo
-        chosen = {
-            "epochs": 8,
-            "batch": 8,
-            "nbs": 8,
-            "imgsz": 32,
-            "workers": 0,
-            "device": "cpu",
-            "amp": False,
-            "plots": False,
-            "close_mosaic": 0,  # it would make a new loader at the first epoch of every run
-            "verbose": False,
-            "optimizer": "SGD",
-            "lr0": 0.05,
-        }
-        yolo.train(
-            data=str(tmp_path / "data"), project=str(tmp_path), name=name, exist_ok=True, **chosen | settings
-        )
+        where = {"data": str(tmp_path / "data"), "project": str(tmp_path), "name": name, "exist_ok": True}
+        yolo.train(**where, **SETTINGS | settings)
         return yolo
 
     return run

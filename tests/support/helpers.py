@@ -1,8 +1,10 @@
 """What several test files share."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -152,3 +154,12 @@ def same(one, other, place=""):
             same(mine, theirs, f"{place}.{number}")
     else:
         assert one == other, place
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
+    """Wait until it holds; one that never does fails the test."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail("it never came")
+        time.sleep(0.1)

@@ -7,7 +7,6 @@ what the network is in the end.
 """
 
 import os
-import random
 import sys
 import time
 from pathlib import Path
@@ -133,33 +132,11 @@ def accelerate(folder: Path, how: str) -> nn.Module:
 
 def ultralytics(folder: Path, how: str, between: bool = False) -> nn.Module:
     os.environ |= {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
-    import numpy as np
-    from PIL import Image
+    from support.small_yolo import SETTINGS, seed_epoch, write_task
     from ultralytics import YOLO
 
     if not (folder / "data").exists():
-        generator = np.random.default_rng(0)
-        for part in ("train", "val"):
-            for label in range(2):
-                place = folder / "data" / part / str(label)
-                place.mkdir(parents=True)
-                for number in range(12):
-                    pixels = generator.integers(0, 128, (32, 32, 3)) + 100 * label
-                    Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
-        layers = "[[-1, 1, Conv, [8, 3, 2]], [-1, 1, Conv, [16, 3, 2]]]"
-        (folder / "small-cls.yaml").write_text(
-            f"nc: 2\nbackbone: {layers}\nhead: [[-1, 1, Classify, [nc]]]\n"
-        )
-
-    def seed(trainer):  # each epoch's order and augmentation are its own, whatever came before
-        trainer.train_loader.reset()
-        for start in (
-            random.seed,
-            np.random.seed,
-            torch.manual_seed,
-            trainer.train_loader.generator.manual_seed,
-        ):
-            start(trainer.epoch)
+        write_task(folder)
 
     def wait(trainer):
         if how == "killed" and trainer.epoch == 4:
@@ -167,7 +144,7 @@ def ultralytics(folder: Path, how: str, between: bool = False) -> nn.Module:
 
     source = folder / ("killed/weights/last.pt" if how == "resumed" else "small-cls.yaml")
     yolo = YOLO(str(source), task="classify", verbose=False)
-    yolo.add_callback("on_train_epoch_start", seed)
+    yolo.add_callback("on_train_epoch_start", seed_epoch)
     if between:
         yolo.add_callback("on_model_save", wait)  # before the callback writes its own
     fading = fadeout.integrations.ultralytics.Fadeout(sparsity=0.9).add_to(yolo)
@@ -176,11 +153,8 @@ def ultralytics(folder: Path, how: str, between: bool = False) -> nn.Module:
     if how == "resumed":
         yolo.train(resume=True)
     else:
-        yolo.train(
-            **{"data": str(folder / "data"), "project": str(folder), "name": how, "exist_ok": True},
-            **{"epochs": 8, "batch": 8, "nbs": 8, "imgsz": 32, "workers": 0, "device": "cpu", "amp": False},
-            **{"plots": False, "close_mosaic": 0, "verbose": False, "optimizer": "SGD", "lr0": 0.05},
-        )
+        where = {"data": str(folder / "data"), "project": str(folder), "name": how, "exist_ok": True}
+        yolo.train(**where, **SETTINGS)
     assert fading.masks is not None
     return nn.ModuleList([yolo.trainer.model, yolo.trainer.ema.ema])  # pyright: ignore
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 
 import fadeout
+from fadeout import _files
 from fadeout.experiments import execute as module
 from fadeout.experiments.build import build_model, build_optimizer
 from fadeout.experiments.data import digits
-from fadeout.experiments.disk import checkpoint, record_file, run_folder
+from fadeout.experiments.disk import checkpoint
 from fadeout.experiments.run import Run
 
 SMALL = {"steps": 6, "epochs": 2, "fine_tune": 1, "last_fine_tune": 1}
@@ -88,7 +89,7 @@ def kill_at_a_write(run, results, chosen, moment):
         die()
 
     def prepare():
-        for room in (checkpoint, record_file, run_folder):
+        for room in (checkpoint, _files):
             room.write_atomically = write
 
     return os.WIFSIGNALED(os.waitpid(child(run, results, prepare), 0)[1])

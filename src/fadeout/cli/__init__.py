@@ -36,9 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     What a user can mend is said in a line. So is anything else, and with it the name of the file that its
     traceback was written to; ``--traceback``, or ``FADEOUT_TRACEBACK=1``, shows it. Where nobody reads any
     more what a command prints, it ends without a word (141).
-
-    Args:
-        arguments: by default those of the process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     show = "--traceback" in words or bool(os.environ.get("FADEOUT_TRACEBACK"))

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from fadeout._checks import extra
-from fadeout.cli.chart import Chart
-from fadeout.cli.display import duration, side_by_side
+from fadeout.cli.chart import Chart, side_by_side
+from fadeout.cli.display import duration
 from fadeout.experiments.progress import Estimate, Progress
 from fadeout.methods.registry import METHODS
 
@@ -21,10 +21,8 @@ class Board:
     """How far all runs of an experiment are, whoever carries them out: it looks at their folders alone.
 
     Args:
-        console: where to.
-        look: how far each run is, as :func:`fadeout.experiments.progress.look` gives it.
+        look: how far each run is, as :func:`fadeout.experiments.progress.look` tells.
         jobs: how many runs there are at a time; by default as many as are under way.
-        clock: seconds since 1970.
     """
 
     def __init__(

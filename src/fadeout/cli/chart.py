@@ -1,12 +1,13 @@
 """Small charts for a terminal: points of braille, two by four in each character."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from fadeout._checks import extra
 
 with extra("experiments"):
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Table
     from rich.text import Text
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
@@ -16,23 +17,10 @@ _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a charact
 Points = Iterable[tuple[float, float]]
 
 
-def room_for_charts(console: Console, others: int) -> int:
-    """How many charts fit beside each other, under so many other lines; none without such characters.
-
-    Args:
-        console: where to.
-        others: lines that are shown besides.
-    """
-    if console.options.ascii_only or console.height < _ROWS + 2 + others:
-        return 0
-    return console.width // (_NARROWEST + 2)
-
-
 class Chart:
     """Some series of points in one frame, as wide as there is room.
 
     Args:
-        title: above it.
         series: points by name; each name has its colour, in order.
         x_range: what the width stands for; by default from the lowest to the highest.
         ends: what stands below it, on the left and on the right.
@@ -82,6 +70,19 @@ class Chart:
                 Text.assemble(*((chr(0x2800 + bits) if bits else " ", style) for bits, style in found))
             )
         return lines
+
+
+def side_by_side(console: Console, charts: Sequence[Chart], others: int) -> list[RenderableType]:
+    """As many charts as there is room for, under so many other lines; none without such characters."""
+    fits = not console.options.ascii_only and console.height >= _ROWS + 2 + others
+    shown = charts[: console.width // (_NARROWEST + 2)] if fits else []
+    if not shown:
+        return []
+    grid = Table.grid(expand=True)
+    for _ in shown:
+        grid.add_column(ratio=1)
+    grid.add_row(*shown)
+    return [grid]
 
 
 def _line(places: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -2,17 +2,16 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from fadeout._checks import extra
-from fadeout.cli.chart import Chart, room_for_charts
+from fadeout.cli.chart import Chart, side_by_side
 
 with extra("experiments"):
     from rich import progress
-    from rich.console import Console, Group, RenderableType
+    from rich.console import Console, Group
     from rich.live import Live
-    from rich.table import Table
     from rich.text import Text
 
 _POINTS = 400  # of a chart, at most: means of the steps between
@@ -22,10 +21,8 @@ class Display:
     """Bars, figures and charts that follow a run, or several, on a terminal; where there is none, lines.
 
     Args:
-        console: where to.
         steps: of all runs, where there are several: they get a bar of their own, and without a terminal there
             is a line for each run. For a single run there is then a line for each test.
-        clock: seconds, from anywhere on.
     """
 
     def __init__(
@@ -99,11 +96,7 @@ class Display:
 
 
 class Pace:
-    """Steps in a second, of those that this process has taken: a run that is resumed begins in its middle.
-
-    Args:
-        clock: seconds, from anywhere on.
-    """
+    """Steps in a second, of those that this process has taken: a run that is resumed begins in its middle."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock, self._first, self.speed = clock, None, 0.0
@@ -137,18 +130,6 @@ class _History:
         whole, ends = (0.0, float(_POINTS)), ("start", "end of training")
         percent = {"test accuracy": points("test"), "sparsity": points("sparsity")}
         return [Chart("loss", {"": points("loss")}, whole, ends), Chart("%", percent, whole, ends)]
-
-
-def side_by_side(console: Console, charts: Sequence[Chart], others: int) -> list[RenderableType]:
-    """As many of the charts as there is room for, under so many other lines."""
-    shown = charts[: room_for_charts(console, others)]
-    if not shown:
-        return []
-    grid = Table.grid(expand=True)
-    for _ in shown:
-        grid.add_column(ratio=1)
-    grid.add_row(*shown)
-    return [grid]
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,6 @@ from fadeout.experiments.build import build_data
 from fadeout.experiments.catalogue import EXPERIMENTS
 from fadeout.experiments.distributed import join, launched
 from fadeout.experiments.execute import Stopped, execute
-from fadeout.experiments.report import Section
 from fadeout.experiments.report import report as write_report
 from fadeout.experiments.result import describe_record
 from fadeout.experiments.run import DATA, MODELS, Run
@@ -243,17 +242,7 @@ def report(
         output: the file to write; by default report.html, or report.md.
         format: html is one page that needs no network; markdown has the tables, for a README.
     """
-    print(f"written to {write_report(results, output, format=format, arrange=arrange)}")
-
-
-def arrange(found: dict[str, list[dict[str, Any]]]) -> list[Section]:
-    """The sections of a report: the experiments in the catalogue's order, then what belongs to none."""
-    known_ones = [experiment for name, experiment in EXPERIMENTS.items() if name in found]
-    others = sorted(found.keys() - EXPERIMENTS.keys())
-    return [
-        *(Section(e.name, e.title, e.kind, found[e.name], e.published()) for e in known_ones),
-        *(Section(name, name, "table", found[name]) for name in others),
-    ]
+    print(f"written to {write_report(results, output, format=format)}")
 
 
 class _TensorBoard:

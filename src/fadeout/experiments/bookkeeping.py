@@ -20,10 +20,8 @@ class Plan:
     """What is to be done of an experiment.
 
     Attributes:
-        name: of the experiment.
         runs: those that are meant.
         kept: the records of those that ``results/<name>.jsonl`` knows as done, which is enough to go on from.
-        results: the folder of all runs.
     """
 
     name: str
@@ -44,7 +42,8 @@ class Plan:
 
     def look(self) -> list[Progress]:
         """How far each run is, whoever is at it; nothing is written."""
-        return look(self.runs, self.results, collected(self.name, self.results))
+        records = collected(self.name, self.results)
+        return [look(run, self.results, records.get(run.hash)) for run in self.runs]
 
     def carry_out(self, on_done: Callable[[int, Record], object], **options: Any) -> list[Record]:
         """Sweep over the runs that are left, and return all records.
@@ -70,9 +69,6 @@ def plan(name: str, runs: Sequence[Run], results: Path, only: Sequence[str] = ()
     """What is to be done of an experiment's runs.
 
     Args:
-        name: of the experiment.
-        runs: all of it.
-        results: the folder of all runs.
         only: conditions such as ``method=auto``; runs that meet all of them are meant.
     """
     meant = [run for run in runs if all(_meets(run, condition) for condition in only)]

@@ -17,6 +17,7 @@ from fadeout.structures.blocks import Blocks
 from fadeout.structures.channels import Channels
 from fadeout.structures.elements import Elements
 from fadeout.structures.nm import NM
+from fadeout.torch_bridge.modes import still
 
 
 def build_data(run: Run, directory: str | os.PathLike[str] | None = None) -> Any:
@@ -47,6 +48,22 @@ def build_model(run: Run, num_classes: int) -> nn.Module:
     model = build(**{n: value for n, value in wanted.items() if n in accepted and value is not None})
     if run.residual == "zero":
         zero_branches(model)
+    return model
+
+
+def build_fitting(run: Run, num_classes: int, example: Any) -> nn.Module:
+    """The network, on the device of the example, which it takes; a ``ValueError`` where it does not."""
+    inputs = example if isinstance(example, tuple) else (example,)
+    try:
+        model = build_model(run, num_classes).to(inputs[0].device)
+        with still(model):
+            model(*inputs)
+    except (RuntimeError, TypeError, IndexError, MemoryError) as error:
+        shapes = " and ".join("x".join(map(str, part.shape)) for part in inputs)
+        raise ValueError(
+            f"the network {run.model} does not go with the data {run.data}, whose inputs are {shapes}: "
+            f"{str(error).partition(chr(10))[0]}"
+        ) from error
     return model
 
 

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from fadeout.torch_bridge.sharding import is_distributed, whole
+from fadeout.torch_bridge.sharding import is_distributed, only_on, whole_state
 
 T = TypeVar("T")
 
@@ -47,9 +47,6 @@ class World:
 
     Args:
         how: ``"ddp"`` (each has the whole network) or ``"fsdp"`` (each has a part of every parameter).
-        rank: the number of this process.
-        size: how many there are.
-        device: where this process computes.
 
     >>> World(rank=1, size=3).share(torch.arange(5.0), torch.arange(5))
     Share(x=tensor([1., 4.]), y=tensor([1, 4]), weight=1.2, number=1)
@@ -57,17 +54,14 @@ class World:
 
     def __init__(self, how: str | None = None, rank: int = 0, size: int = 1, device: str = "cpu"):
         self.how, self.rank, self.size, self.device = how, rank, size, device
+        self.main = rank == 0
+        """Whether this process writes and prints."""
         # DDP, the last to hold the group, would let it go without letting go of the interpreter's lock, for
         # which the group's threads may wait, and it for them: who has joined holds it longer than the network
         self._group = dist.group.WORLD if size > 1 and dist.is_initialized() else None
 
     def __repr__(self) -> str:
         return f"{self.how}, {self.size} processes" if self.size > 1 else "one process"
-
-    @property
-    def main(self) -> bool:
-        """Whether this process writes and prints."""
-        return self.rank == 0
 
     # Batches ------------------------------------------------------------------------------------
 
@@ -130,18 +124,7 @@ class World:
 
     def first(self, act: Callable[[], T]) -> T:
         """Act on rank 0 alone: all get what it returns, or raise its ``ValueError`` or ``OSError``."""
-        if self.size == 1:
-            return act()
-        sent: list[Any] = [None, None]
-        if self.main:
-            try:
-                sent[0] = act()
-            except (ValueError, OSError) as error:
-                sent[1] = error
-        dist.broadcast_object_list(sent, src=0)
-        if sent[1] is not None:
-            raise sent[1]
-        return sent[0]
+        return act() if self.size == 1 else only_on(0, act, (ValueError, OSError))
 
     # Network and state --------------------------------------------------------------------------
 
@@ -179,14 +162,7 @@ class World:
         """A state with whole tensors for sharded ones, in the memory of rank 0; the others get empty ones."""
         if self.how != "fsdp" or self.size == 1:
             return state
-        if isinstance(state, dict):
-            return {key: self.whole(value) for key, value in state.items()}
-        if isinstance(state, list | tuple):
-            return type(state)(self.whole(value) for value in state)
-        if not is_distributed(state):
-            return state
-        full = whole(state.detach())
-        return full.cpu() if self.main else full.new_empty(0)
+        return whole_state(state, lambda full: full.cpu() if self.main else full.new_empty(0))
 
     def load(self, model: nn.Module, state: dict[str, Any]) -> None:
         """Load a network's whole state."""

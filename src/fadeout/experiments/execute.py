@@ -10,20 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from fadeout.experiments.build import build_data, build_model, build_optimizer, build_structure
-from fadeout.experiments.disk.checkpoint import (
-    append_metrics,
-    forget_before,
-    read_checkpoint,
-    write_checkpoint,
-)
+from fadeout.experiments.build import build_data, build_fitting, build_model, build_optimizer, build_structure
+from fadeout.experiments.disk.checkpoint import BEFORE, append_metrics, read_checkpoint, write_checkpoint
 from fadeout.experiments.disk.record_file import VERSION, damaged, read_record, write_record
 from fadeout.experiments.disk.run_folder import alone, check_version, write_json
 from fadeout.experiments.distributed import ALONE, World
 from fadeout.experiments.kept import TIMES, overlaps, pack
-from fadeout.experiments.progress import forget_progress, write_progress
+from fadeout.experiments.progress import PROGRESS, write_progress
 from fadeout.experiments.result import describe_record, make_record
 from fadeout.experiments.run import Run
 from fadeout.experiments.signals import asked_to_stop
@@ -32,7 +26,6 @@ from fadeout.masks import Masks
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.magnitude import lowest, one_shot
 from fadeout.methods.method import Phase
-from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import has_two_dimensions
 
 _TEST_BATCH, _TEST_VALUES = 1000, 10_000_000  # inputs at a time: so many, and so many numbers in all
@@ -62,7 +55,6 @@ def execute(
     and weights, on the same machine with the same number of threads.
 
     Args:
-        run: what to do.
         results: the folder of all runs.
         data_dir: where the data sets lie; by default the environment's ``FADEOUT_DATA``, then a cache.
         device: ``cpu``, ``cuda`` or ``mps``.
@@ -117,8 +109,8 @@ def _open(folder: Path, run: Run, held: contextlib.ExitStack) -> dict[str, Any] 
 
 
 def _close(folder: Path, record: dict[str, Any]) -> None:
-    forget_before(folder)
-    forget_progress(folder)
+    for name in (BEFORE, PROGRESS):  # of use only while it was under way
+        (folder / name).unlink(missing_ok=True)
     write_record(folder / "result.json", record)
 
 
@@ -141,7 +133,7 @@ class Execution:
         self.data = world.own(build_data(run, data_dir))
         self.steps = min(self.data.steps(run.batch_size), run.steps or 10**9)
         self.example = _moved(self.data.example, device)
-        self.model = _build_fitting(run, self.data.num_classes, self.example)
+        self.model = build_fitting(run, self.data.num_classes, self.example)
         world.check(self.model, run.batch_size, self.data.example)
         self.structure = build_structure(run, self.example)
         if run.method != "dense":  # a target out of reach is said now, not after the training
@@ -386,22 +378,6 @@ def _checked_device(device: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"no device {device!r} here: {str(error).splitlines()[0]}") from error
     return "cpu" if torch.device(device).type == "cpu" else device
-
-
-def _build_fitting(run: Run, num_classes: int, example: Any) -> nn.Module:
-    """The network, on the device of the example, which it takes; a ``ValueError`` where it does not."""
-    inputs = example if isinstance(example, tuple) else (example,)
-    try:
-        model = build_model(run, num_classes).to(inputs[0].device)
-        with still(model):
-            model(*inputs)
-    except (RuntimeError, TypeError, IndexError, MemoryError) as error:
-        shapes = " and ".join("x".join(map(str, part.shape)) for part in inputs)
-        raise ValueError(
-            f"the network {run.model} does not go with the data {run.data}, whose inputs are {shapes}: "
-            f"{str(error).partition(chr(10))[0]}"
-        ) from error
-    return model
 
 
 def _moved(example: Any, device: str) -> Any:

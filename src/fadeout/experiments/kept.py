@@ -18,7 +18,6 @@ def pack(masks: Mapping[str, Tensor], channels: bool = False) -> str:
     """A kept set as bits, in hexadecimal; where masks are distributed, every process must ask.
 
     Args:
-        masks: True where a weight stays.
         channels: a row of a mask stays or goes as a whole, and counts once.
 
     >>> pack({"weight": torch.tensor([[True, False], [True, True]])})
@@ -34,7 +33,6 @@ def overlaps(noted: Sequence[tuple[float, str]], final: str) -> list[list[float]
 
     Args:
         noted: progress, and the kept set as :func:`pack` gives it.
-        final: that in the end.
 
     >>> overlaps([(0.5, "3c"), (1.0, "f0")], "f0")
     [[0.5, 0.5], [1.0, 1.0]]

@@ -13,21 +13,16 @@ from fadeout._files import parse_json
 from fadeout.experiments.disk.record_file import Record, read_record
 from fadeout.experiments.run import Run
 
-FILE = "progress.json"
+PROGRESS = "progress.json"
 _SILENT = 120.0  # seconds without a sign, after which nobody seems to be at a run
 
 
 def write_progress(folder: Path, now: dict[str, Any]) -> None:
     """Tell whoever looks at the folder how far its run is; a disk that is full must not stop the run."""
-    temporary = folder / f".{FILE}.tmp"
+    temporary = folder / f".{PROGRESS}.tmp"
     with suppress(OSError):
         temporary.write_text(json.dumps(now))
-        temporary.replace(folder / FILE)
-
-
-def forget_progress(folder: Path) -> None:
-    """The run is over."""
-    (folder / FILE).unlink(missing_ok=True)
+        temporary.replace(folder / PROGRESS)
 
 
 @dataclass(frozen=True)
@@ -35,13 +30,11 @@ class Progress:
     """How far one run is.
 
     Attributes:
-        run: which.
         state: where it stands; ``silent`` is one that was begun, and gives no sign any more.
         now: what it last said of itself: ``step`` of ``steps``, ``seconds`` spent, ``loss``, ``top1``, ...
         begun: when, in seconds since 1970; the time that it rested does not count.
         heard: when it last gave a sign.
         tests: what its metrics hold, while it is under way.
-        record: what came of it.
     """
 
     run: Run
@@ -67,28 +60,23 @@ class Progress:
         return max(0.0, self.heard - self.begun - self.training)
 
 
-def look(
-    runs: Iterable[Run], results: Path, records: dict[str, Record], clock: Callable[[], float] = time.time
-) -> list[Progress]:
-    """How far each run is. Nothing is written, and no lock is taken.
+def look(run: Run, results: Path, collected: Record | None = None, clock: float | None = None) -> Progress:
+    """How far a run is. Nothing is written, and no lock is taken.
 
     Args:
-        runs: of an experiment.
+        run: which.
         results: the folder of all runs.
-        records: those that are collected, by the hashes of their runs.
-        clock: seconds since 1970.
+        collected: its record, if the experiment's file has one.
+        clock: seconds since 1970; by default now.
     """
-    return [_look(run, results / run.hash, records.get(run.hash), clock()) for run in runs]
-
-
-def _look(run: Run, folder: Path, collected: Record | None, clock: float) -> Progress:
+    folder, clock = results / run.hash, time.time() if clock is None else clock
     begun = _time(folder / "config.json")  # written anew when it is resumed
     if (record := _read(folder / "result.json", read_record)) is not None:
         return Progress(run, "done", {}, begun, _time(folder / "result.json"), record=record)
     if collected is not None and collected["status"] == "done":
         return Progress(run, "done", record=collected)
-    now = _read(folder / FILE, lambda path: dict(parse_json(path.read_bytes()))) or {}
-    heard = max(begun, _time(folder / FILE))
+    now = _read(folder / PROGRESS, lambda path: dict(parse_json(path.read_bytes()))) or {}
+    heard = max(begun, _time(folder / PROGRESS))
     failure = _read(folder / "failed.json", read_record) or collected
     silent = clock - heard > _SILENT
     if failure is not None and (silent or heard <= _time(folder / "failed.json")):
@@ -131,8 +119,6 @@ class Estimate:
     and data; and as long besides as those before their first step and after their last.
 
     Args:
-        states: of all runs.
-        clock: now, in seconds since 1970.
         before: hashes of runs that were done before: on another day, or on another machine. They count only
             where nothing else is known.
     """
@@ -161,11 +147,7 @@ class Estimate:
         return max(0.0, training + around - spent)
 
     def all(self, jobs: int) -> float | None:
-        """The seconds until all are done; those that wait are dealt out to whoever is free first.
-
-        Args:
-            jobs: how many at a time.
-        """
+        """The seconds until all are done; those that wait are dealt out to whoever is free first."""
         under_way = [self.of(state) for state in self._states if state.state == "running"]
         waiting = [self.of(state) for state in self._states if state.state in ("waiting", "silent")]
         if None in under_way or None in waiting:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from torch import nn
@@ -148,7 +149,7 @@ class Run(_Options, Common):
         if not sum(phase.epochs for phase in self.phases()) <= _MOST_EPOCHS:
             raise ValueError(f"a run takes at most {_MOST_EPOCHS:,} epochs: shorten epochs, or epochs_scale")
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """The name of its folder: fields at their defaults take no part, so that new ones rename nothing.
 

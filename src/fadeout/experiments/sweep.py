@@ -7,7 +7,8 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,13 +41,11 @@ def sweep(
     their states before the sweep ends.
 
     Args:
-        runs: what to do.
         results: the folder of all runs; on a cluster a folder that all nodes see.
         jobs: how many at a time; by default one for each core, or all that the cluster has. The cores are
             shared out, so that each run has its own threads.
         backend: processes on this machine, or a Ray cluster.
         address: of the Ray cluster; by default the one that is running, or a local one.
-        on_done: called with each record as it comes.
         options: ``data_dir``, ``device`` and ``checkpoint_every`` of
             :func:`~fadeout.experiments.execute.execute`.
     """
@@ -56,13 +55,13 @@ def sweep(
     waiting = {run.hash: run for run in runs}
     lost: Counter[str] = Counter()
     trouble: list[Exception] = []
-    with _backend(backend, jobs, address) as workers, _Permit(Path(results)) as permit:
-        while waiting and permit.file.exists():
+    with _backend(backend, jobs, address) as workers, _permitted(Path(results)) as permit:
+        while waiting and permit.exists():
             # Where workers die, all runs under way are suspects: a suspect goes on alone, not to harm others
             suspect = [run for run in waiting.values() if lost[run.hash] >= _SUSPECT][:1]
             batch = suspect or list(waiting.values())
             try:
-                tasks = [(run, os.fspath(results), lost[run.hash] > 0, permit.file, options) for run in batch]
+                tasks = [(run, os.fspath(results), lost[run.hash] > 0, permit, options) for run in batch]
                 for record in workers.attempt(tasks):
                     if record["status"] != "stopped":
                         waiting.pop(record["hash"])
@@ -71,7 +70,7 @@ def sweep(
                             on_done(record)
                         except Exception as error:  # the workers save before it is raised
                             trouble.append(error)
-                            permit.withdraw()
+                            permit.unlink(missing_ok=True)
             except workers.deaths as error:
                 left = [run for run in batch if run.hash in waiting]
                 lost.update(run.hash for run in [run for run in left if _under_way(run, results)] or left)
@@ -94,28 +93,20 @@ def _under_way(run: Run, results: str | os.PathLike[str]) -> bool:
     return (folder / "config.json").exists() and not (folder / "result.json").exists()
 
 
-class _Permit:
+@contextmanager
+def _permitted(results: Path) -> Iterator[Path]:
     """A file that lets the workers of a sweep work, wherever they are: when it is gone, they save and stop.
 
     A signal takes it away, which works on a full disk, too.
     """
-
-    def __init__(self, results: Path):
-        self.file = results / f".sweep-{secrets.token_hex(4)}"
-        self._signals = asked_to_stop(patient=False, on_first=self.withdraw)
-
-    def __enter__(self) -> "_Permit":
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.touch()
-        self._signals.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._signals.__exit__(None, None, None)
-        self.withdraw()
-
-    def withdraw(self) -> None:
-        self.file.unlink(missing_ok=True)
+    results.mkdir(parents=True, exist_ok=True)
+    permit = results / f".sweep-{secrets.token_hex(4)}"
+    permit.touch()
+    withdraw = partial(permit.unlink, missing_ok=True)
+    with ExitStack() as at_end:
+        at_end.callback(withdraw)
+        at_end.enter_context(asked_to_stop(patient=False, on_first=withdraw))
+        yield permit
 
 
 # One attempt ----------------------------------------------------------------------------------------------

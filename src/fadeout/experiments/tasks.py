@@ -81,10 +81,6 @@ STRENGTHS: dict[tuple[str, int | None, str, str], tuple[float, float]] = {
 def task(name: str, **changes: object) -> Run:
     """A run of a task, with some fields changed; the paper's strengths where it names them.
 
-    Args:
-        name: one of :data:`TASKS`.
-        changes: fields of :class:`Run`.
-
     >>> run = task("gcn-cora", method="swd", sparsity=0.99)
     >>> run.a_min, run.a_max, run.epochs
     (0.1, 1000000.0, 2000)

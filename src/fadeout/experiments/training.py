@@ -64,7 +64,6 @@ def train(
     """Train a classifier. A pruner acts by itself: it is attached to the optimizer.
 
     Args:
-        model, optimizer: the network and what trains it.
         data: the training data, seen in an order that depends on ``seed`` alone.
         epochs, batch_size: how long, and in batches of how many.
         seed: of the order of the data, and of what is random in the network. Both depend on seed, epoch and
@@ -74,10 +73,8 @@ def train(
         first_step: of the first epoch, where it is resumed in the middle.
         steps: at most so many in an epoch, for a trial; by default all that the data give.
         scheduler: of the learning rate; stepped after every optimizer step.
-        device: where the network lies.
         bfloat16: compute in mixed precision (``torch.autocast``); weights and their gradients stay float32.
         on_epoch: called with the number of each epoch before its first step.
-        on_step: called after every step.
         world: the processes that train together, each of which takes its share of every batch; the model
             is what ``world.wrap`` made.
     """

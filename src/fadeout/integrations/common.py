@@ -12,9 +12,7 @@ def needs(extra: str, package: str, oldest: str) -> None:
     """Raise where a package is missing, naming the extra that brings it, or is too old.
 
     Args:
-        extra: of Fadeout.
         package: as pip calls it.
-        oldest: the first version that will do.
 
     >>> needs("lightning", "no-such-package", "2.0")
     Traceback (most recent call last):

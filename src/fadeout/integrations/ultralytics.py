@@ -69,11 +69,9 @@ class Fadeout:
         **arguments: Any,
     ):
         self.sparsity = asked_sparsity(sparsity, arguments.get("structure"))
-        self.steps, self.compact = steps, compact
-        weights = not isinstance(
-            arguments.get("structure"), Channels
-        )  # which looks at what is trained itself
-        self.method, self.arguments = method, ({"prunable": _trained} if weights else {}) | arguments
+        self.steps, self.compact, self.method, self.arguments = steps, compact, method, arguments
+        if not isinstance(arguments.get("structure"), Channels):  # which looks at what is trained itself
+            self.arguments = {"prunable": _trained} | arguments
         self._counts = False  # whether the last validation was that of a network as sparse as it will be
 
     def add_to(self, yolo: Any) -> "Fadeout":

@@ -1,10 +1,8 @@
 """AC/DC: alternating compressed and decompressed training (Peste et al., 2021)."""
 
-from functools import partial
-
 from torch.optim import Optimizer
 
-from fadeout.methods.method import Method, Phase
+from fadeout.methods.method import Method, Phase, train
 from fadeout.pruners.mask_pruner import MaskPruner
 from fadeout.torch_bridge.parameters import momenta
 
@@ -81,7 +79,7 @@ class ACDC(MaskPruner):
 
 def acdc(epochs: int, sparsity: float) -> list[Phase]:
     """Peste et al. 2021: compressed and decompressed training by turns (AC/DC)."""
-    return [Phase("train", epochs, pruner=partial(ACDC, sparsity=sparsity), restart=True)]
+    return train(ACDC, epochs, sparsity=sparsity)
 
 
 METHOD = Method("acdc", acdc, label="AC/DC", colour="#84180f", dark_colour="#7a8b51", marker="$♣$", order=6)

@@ -1,10 +1,8 @@
 """Gradual magnitude pruning (Zhu and Gupta, 2017)."""
 
-from functools import partial
-
 from fadeout import criteria
 from fadeout.fades import GROWTH
-from fadeout.methods.method import CriterionName, Method, Phase
+from fadeout.methods.method import CriterionName, Method, Phase, train
 from fadeout.pruners.mask_pruner import MaskPruner
 
 
@@ -45,9 +43,7 @@ class GradualMagnitudePruning(MaskPruner):
 
 def gmp(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
     """Zhu and Gupta 2017: gradual magnitude pruning while it trains."""
-    chosen = getattr(criteria, criterion)
-    pruner = partial(GradualMagnitudePruning, sparsity=sparsity, criterion=chosen)
-    return [Phase("train", epochs, pruner=pruner, restart=True)]
+    return train(GradualMagnitudePruning, epochs, sparsity=sparsity, criterion=getattr(criteria, criterion))
 
 
 def gmp_lamp(epochs: int, sparsity: float) -> list[Phase]:

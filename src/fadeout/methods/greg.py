@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fadeout.methods.method import Method, Phase, train_channels
+from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import flush_
 from fadeout.torch_bridge.parameters import held_by
@@ -120,7 +120,8 @@ class GrowingRegularization(ChannelPruner):
 
 def greg(epochs: int, sparsity: float, structure: str) -> list[Phase]:
     """Wang et al. 2021 (GReg-2): a growing penalty shows which filters give way, and pushes these to zero."""
-    return train_channels(GrowingRegularization, "greg", epochs, sparsity, structure)
+    check_structure("greg", structure, "channels")
+    return train(GrowingRegularization, epochs, sparsity=sparsity)
 
 
 GREG = Method("greg", greg, label="GReg-2", colour="#a8324e", dark_colour="#e58aa0", marker="$☀$", order=20)

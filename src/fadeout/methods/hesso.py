@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fadeout.methods.method import Method, Phase, train_channels
+from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import Marked
 
@@ -130,7 +130,8 @@ class HESSO(ChannelPruner):
 
 def hesso(epochs: int, sparsity: float, structure: str) -> list[Phase]:
     """Chen et al. 2024 (HESSO): channels of low saliency fade to zero in ten periods, early in training."""
-    return train_channels(HESSO, "hesso", epochs, sparsity, structure)
+    check_structure("hesso", structure, "channels")
+    return train(HESSO, epochs, sparsity=sparsity)
 
 
 METHOD = Method(

@@ -94,10 +94,13 @@ class Method:
 CriterionName = Annotated[Literal["magnitude", "lamp"], "which weights go first"]
 
 
-def train_channels(
-    pruner: Callable[..., Any], name: str, epochs: int, sparsity: float, structure: str
-) -> list[Phase]:
-    """The one phase of a method that prunes channels while it trains."""
-    if structure != "channels":
-        raise ValueError(f"{name} prunes whole channels: --structure channels")
-    return [Phase("train", epochs, pruner=partial(pruner, sparsity=sparsity), restart=True)]
+def train(pruner: Callable[..., Any], epochs: int, **arguments: Any) -> list[Phase]:
+    """One training, during which a pruner with these arguments acts."""
+    return [Phase("train", epochs, pruner=partial(pruner, **arguments), restart=True)]
+
+
+def check_structure(method: str, structure: str, wanted: Literal["elements", "channels"]) -> None:
+    """Raise where a method that prunes nothing else is to prune another structure."""
+    if structure != wanted:
+        units = {"elements": "single weights", "channels": "whole channels"}
+        raise ValueError(f"{method} prunes {units[wanted]}: --structure {wanted}")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout._arguments import Only, Share, checked
-from fadeout.methods.method import Method, Phase
+from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.pruners.mask_pruner import MaskPruner
 from fadeout.schedules import Sparsity, Steps
 from fadeout.selection.search import Finder, find_lowest
@@ -174,9 +173,8 @@ class RigL(MaskPruner):
 
 def rigl(epochs: int, sparsity: float, structure: str, seed: int) -> list[Phase]:
     """Evci et al. 2020: sparse from the start, with connections that move to where the gradient is (RigL)."""
-    if structure != "elements":
-        raise ValueError("rigl prunes single weights: --structure elements")
-    return [Phase("train", epochs, pruner=partial(RigL, sparsity=sparsity, seed=seed), restart=True)]
+    check_structure("rigl", structure, "elements")
+    return train(RigL, epochs, sparsity=sparsity, seed=seed)
 
 
 METHOD = Method("rigl", rigl, label="RigL", colour="#915b01", dark_colour="#ffb344", marker="8", order=6)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from fadeout._arguments import Only, checked
 from fadeout.masks import Masks
 from fadeout.methods.magnitude import FineTuneRate, LastFineTune
-from fadeout.methods.method import Method, Phase
+from fadeout.methods.method import Method, Phase, check_structure
 from fadeout.pruners.step_pruner import StepPruner
 from fadeout.schedules import Steps
 from fadeout.structures.base import Structure
@@ -134,8 +134,7 @@ def liu(
     smooth_l1: SmoothL1 = 1e-4,
 ) -> list[Phase]:
     """Liu et al. 2017: train with a smooth-L1 penalty on the scales, remove once, fine-tune without it."""
-    if structure != "channels":
-        raise ValueError("liu prunes whole channels: --structure channels")
+    check_structure("liu", structure, "channels")
     return [
         Phase("train", epochs, pruner=penalty(smooth_l1, preset), restart=True),
         Phase("fine-tune", last_fine_tune, remove=sparsity, lr=fine_tune_lr),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout._arguments import checked
 from fadeout.fades import Latent
-from fadeout.methods.method import Method, Phase
+from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.pruners.latents import Latents
 from fadeout.schedules import Sparsity, Steps, cubic
@@ -137,9 +136,8 @@ def scale(latent: Tensor, weight: Tensor) -> Tensor:
 
 def st3(epochs: int, sparsity: float, structure: str) -> list[Phase]:
     """Vanderschueren and De Vleeschouwer 2023: straight-through gradients, soft thresholds (ST-3)."""
-    if structure != "elements":
-        raise ValueError("st3 prunes single weights: --structure elements")
-    return [Phase("train", epochs, pruner=partial(ST3, sparsity=sparsity), restart=True)]
+    check_structure("st3", structure, "elements")
+    return train(ST3, epochs, sparsity=sparsity)
 
 
 METHOD = Method("st3", st3, label="ST-3", colour="#513463", dark_colour="#b6e07d", marker="$♠$", order=6)

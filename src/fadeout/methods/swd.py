@@ -14,7 +14,7 @@ from fadeout import criteria
 from fadeout._arguments import checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade, Latent, Progressive
-from fadeout.methods.method import CriterionName, Method, Phase
+from fadeout.methods.method import CriterionName, Method, Phase, train
 from fadeout.pruners.latents import Latents
 from fadeout.pruners.pruner import Pruner
 from fadeout.schedules import Schedule, Sparsity, Steps, exponential
@@ -308,6 +308,8 @@ Low = Annotated[
 High = Annotated[float | None, "the strength at the end; by default the paper's"]
 Mu = Annotated[float | None, "the decay that the strength multiplies; by default the weight decay"]
 
+_train = partial(train, SelectiveWeightDecay)
+
 
 def auto(epochs: int, sparsity: float) -> list[Phase]:
     """Selective weight decay with nothing to tune: this library's default."""
@@ -361,11 +363,6 @@ def _strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
             "which needs none"
         )
     return exponential(a_min, a_max)
-
-
-def _train(epochs: int, **arguments: Any) -> list[Phase]:
-    """One training, with a pruner of these arguments."""
-    return [Phase("train", epochs, pruner=partial(SelectiveWeightDecay, **arguments), restart=True)]
 
 
 SWD = Method("swd", swd, label="SWD", colour="#04955e", dark_colour="#5eca92", marker="D", order=6)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from fadeout import criteria
 from fadeout.fades import Latent, Progressive
-from fadeout.methods.method import CriterionName, Method, Phase
+from fadeout.methods.method import CriterionName, Method, Phase, train
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.schedules import Schedule, cubic, exponential
 
@@ -118,13 +117,13 @@ def variant(
     """Progressive or latent weights with one thing changed, for ablations."""
     if fade not in VARIANTS:
         raise ValueError(f"no fade {fade!r}; there is {', '.join(VARIANTS)}")
-    pruner = partial(
+    return train(
         SelectiveWeightDecay,
+        epochs,
         sparsity=VARIANTS[fade].schedule(sparsity),
         fade=VARIANTS[fade],
         criterion=getattr(criteria, criterion),
     )
-    return [Phase("train", epochs, pruner=pruner, restart=True)]
 
 
 VARIANT = Method(

@@ -65,9 +65,6 @@ class Summary:
 def summarize(path: str | os.PathLike[str]) -> Summary:
     """Read a file, and say what is in it, layer by layer; every tensor is checked on the way.
 
-    Args:
-        path: of a file that :func:`fadeout.save` wrote.
-
     >>> import fadeout, tempfile, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> model[0].weight.data[:6], model[0].bias.data[:6] = 0, 0

@@ -15,12 +15,7 @@ from fadeout.torch_bridge.parameters import clean, named
 
 
 def check_stored(model: nn.Module, names: Iterable[str]) -> None:
-    """Raise where a prunable parameter is not a weight itself, and zeros in it would be no zeros of that.
-
-    Args:
-        model: the network.
-        names: those of the prunable parameters.
-    """
+    """Raise where a prunable parameter is not a weight itself, and zeros in it would be no zeros of that."""
     everything, reasons = named(model), {id(p): reason for p, reason in _computed(model)}
     for name in names:
         if id(everything[name]) in reasons:

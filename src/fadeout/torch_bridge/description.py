@@ -27,81 +27,65 @@ def describe(value: Any) -> str:
     text = _text(value, _DEPTH)
     if len(text) <= _LONG:
         return text
-    return f"{text[:_LONG]}... ({hashlib.sha256(text.encode()).hexdigest()[:12]})"
+    return f"{text[:_LONG]}... ({_digest(text.encode())})"
 
 
 def _text(value: Any, depth: int) -> str:
     if depth == 0:
         return type(value).__qualname__
-    for kind, tell in _TELLERS:
-        if isinstance(value, kind):
-            return tell(value, depth - 1)
-    return _call(value, depth - 1) if callable(value) else _object(value, depth - 1)
+    depth -= 1
+    match value:
+        case np.generic():  # before float, which some of these are
+            return repr(value.item())
+        case str() | bytes() | bool() | int() | float() | complex() | None:
+            return repr(value)
+        case Tensor():
+            return f"tensor {_by(value.shape)} {_dtype(value)}"
+        case np.ndarray():
+            return f"array {_by(value.shape)} {value.dtype} {_digest(np.ascontiguousarray(value).tobytes())}"
+        case nn.Module():
+            return _module(value)
+        case Optimizer():
+            return f"{type(value).__name__}({_text(list(map(_plain, value.param_groups)), depth + 1)})"
+        case type():
+            return f"class {value.__qualname__}"
+        case Mapping():
+            return f"{{{', '.join(f'{_text(k, depth)}: {_text(v, depth)}' for k, v in value.items())}}}"
+        case set() | frozenset():
+            return f"[{', '.join(sorted(_text(part, depth) for part in value))}]"
+        case list() | tuple():
+            return f"[{', '.join(_text(part, depth) for part in value)}]"
+        case partial():
+            parts = (value.func, [*value.args, value.keywords])
+            return _samples(value) or "".join(_text(part, depth) for part in parts)
+        case Callable():
+            return _samples(value) or _call(value, depth)
+    return _object(value, depth)
 
 
-def _scalar(value: Any, depth: int) -> str:
-    return repr(value.item() if isinstance(value, np.generic) else value)
-
-
-def _tensor(value: Any, depth: int) -> str:
-    return f"tensor {_by(value.shape)} {_dtype(value)}"
-
-
-def _array(value: np.ndarray, depth: int) -> str:
-    digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:12]
-    return f"array {_by(value.shape)} {value.dtype} {digest}"
-
-
-def _module(value: nn.Module, depth: int) -> str:
+def _module(module: nn.Module) -> str:
     own = [
         f"{name} {_by(p.shape)} {_dtype(p)}{'' if p.requires_grad else ' frozen'}"
-        for name, p in value.named_parameters()
+        for name, p in module.named_parameters()
     ]
-    return f"{type(value).__name__}({', '.join(own)})"
+    return f"{type(module).__name__}({', '.join(own)})"
 
 
-def _optimizer(value: Optimizer, depth: int) -> str:
-    groups = [
-        {key: one if key != "params" else len(one) for key, one in group.items() if _is_plain(key, one)}
-        for group in value.param_groups
-    ]
-    return f"{type(value).__name__}({_sequence(groups, depth)})"
-
-
-def _is_plain(key: str, value: Any) -> bool:
-    return key == "params" or isinstance(value, bool | int | float)
-
-
-def _class(value: type, depth: int) -> str:
-    return f"class {value.__qualname__}"
-
-
-def _mapping(value: Mapping[Any, Any], depth: int) -> str:
-    return f"{{{', '.join(f'{_text(k, depth)}: {_text(v, depth)}' for k, v in value.items())}}}"
-
-
-def _sequence(value: Any, depth: int) -> str:
-    parts = [_text(part, depth) for part in value]
-    return f"[{', '.join(sorted(parts) if isinstance(value, set | frozenset) else parts)}]"
-
-
-def _partial(value: partial, depth: int) -> str:
-    sampled = _samples(value)
-    return sampled or f"{_text(value.func, depth)}{_text([*value.args, value.keywords], depth)}"
+def _plain(group: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a parameter group, and how many parameters it has."""
+    counted = {**group, "params": len(group["params"])}
+    return {key: value for key, value in counted.items() if isinstance(value, bool | int | float)}
 
 
 def _call(value: Callable[..., Any], depth: int) -> str:
     """A function by its name and code, and what it has of its surroundings."""
-    sampled = _samples(value)
-    if sampled:
-        return sampled
     function = value.__func__ if isinstance(value, types.MethodType) else inspect.unwrap(value)
     if not isinstance(function, types.FunctionType):
         return getattr(value, "__qualname__", "") or _object(value, depth)
     inside = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     owner = [value.__self__] if isinstance(value, types.MethodType) else []
     made_of = _text([*owner, *inside, function.__defaults__, _code(function.__code__)], depth)
-    return f"{function.__qualname__} ({hashlib.sha256(made_of.encode()).hexdigest()[:12]})"
+    return f"{function.__qualname__} ({_digest(made_of.encode())})"
 
 
 def _code(code: types.CodeType) -> str:
@@ -135,22 +119,13 @@ def _object(value: Any, depth: int) -> str:
     return f"{type(value).__qualname__}({', '.join(f'{k}={_text(v, depth)}' for k, v in carried.items())})"
 
 
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
 def _by(shape: Any) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
 def _dtype(value: Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
-
-
-_TELLERS: list[tuple[Any, Callable[[Any, int], str]]] = [
-    ((str, bytes, bool, int, float, complex, type(None), np.generic), _scalar),
-    (Tensor, _tensor),
-    (np.ndarray, _array),
-    (nn.Module, _module),
-    (Optimizer, _optimizer),
-    (type, _class),
-    (Mapping, _mapping),
-    ((list, tuple, set, frozenset), _sequence),
-    (partial, _partial),
-]

@@ -77,9 +77,7 @@ def choose(
     """The prunable parameters: of the model, chosen by the user, trained, held by an optimizer.
 
     Args:
-        model: the network, wrapped or not.
         optimizers: those that train it; None where training is over.
-        prunable: a predicate on (name, parameter), or names.
     """
     everything = named(model)
     held = {id(p) for p in everything.values()}

@@ -44,13 +44,38 @@ def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if is_distributed(tensor) else tensor
 
 
-def whole_state(state: Any) -> Any:
-    """A state with whole tensors for distributed ones, for a file that one process writes for all."""
+def whole_state(state: Any, keep: Callable[[Tensor], Tensor] = lambda full: full) -> Any:
+    """A state with whole tensors for distributed ones, for a file that one process writes for all.
+
+    Args:
+        state: dictionaries, lists and tuples of anything.
+        keep: what is kept of such a tensor.
+    """
     if isinstance(state, dict):
-        return {key: whole_state(value) for key, value in state.items()}
+        return {key: whole_state(value, keep) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)(whole_state(value) for value in state)
-    return whole(state.detach()) if is_distributed(state) else state
+        return type(state)(whole_state(value, keep) for value in state)
+    return keep(whole(state.detach())) if is_distributed(state) else state
+
+
+def only_on(
+    rank: int,
+    make: Callable[[], T],
+    errors: tuple[type[Exception], ...],
+    group: Any = None,
+    device: torch.device | None = None,
+) -> T:
+    """What one process of a group makes, on all of them; such errors there are raised everywhere."""
+    found: list[Any] = [None, None]
+    if dist.get_rank() == rank:
+        try:
+            found[0] = make()
+        except errors as error:
+            found[1] = error
+    dist.broadcast_object_list(found, rank, group, device)
+    if found[1] is not None:
+        raise found[1]
+    return found[0]
 
 
 def is_first(tensors: Iterable[object]) -> bool:
@@ -242,16 +267,7 @@ class Layout:
         """What the first process makes, on all of them; what goes wrong there is raised everywhere."""
         if self.size == 1:
             return make()
-        found: list[Any] = [None, None]
-        if dist.get_rank() == self._first:
-            try:
-                found[0] = make()
-            except Exception as error:
-                found[1] = error
-        dist.broadcast_object_list(found, self._first, self._group, self._device)
-        if found[1] is not None:
-            raise found[1]
-        return found[0]
+        return only_on(self._first, make, (Exception,), self._group, self._device)
 
     def _reduced(self, values: Tensor, operation: Any = None, group: Any = None) -> Tensor:
         values = values.to(self._device)

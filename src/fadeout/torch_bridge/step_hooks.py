@@ -42,8 +42,6 @@ class StepHooks:
     - The hooks stay outside ``torch.compile``d steps, which would recompile at every count.
 
     Args:
-        optimizers: whose steps make a round.
-        rounds: what to call.
         ahead: False where only ``end`` does something: a single optimizer then has no hook before its step.
     """
 

@@ -1,18 +1,11 @@
 """The report in a real browser: Debian's Chromium, through playwright."""
 
-import shutil
-
 import pytest
 from support import reports
 
 from fadeout.experiments.report.page import page
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +13,6 @@ def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page([reports.curve(), reports.grid(), reports.tabular()]), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

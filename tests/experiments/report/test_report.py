@@ -6,7 +6,8 @@ import sys
 import pytest
 from support.reports import record, write_lines
 
-from fadeout.experiments.report import Section, report
+from fadeout.experiments.catalogue import EXPERIMENTS
+from fadeout.experiments.report import arrange, report
 
 
 def test_files_are_written_whole(tmp_path):
@@ -14,7 +15,8 @@ def test_files_are_written_whole(tmp_path):
     out = report(tmp_path, tmp_path / "new" / "report.html")
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [path.name for path in out.parent.iterdir()] == ["report.html"]
-    assert report(tmp_path, tmp_path / "r.md", format="markdown").read_text().startswith("## cora\n")
+    (tmp_path / "cora.jsonl").rename(tmp_path / "mine.jsonl")
+    assert report(tmp_path, tmp_path / "r.md", format="markdown").read_text().startswith("## mine\n")
     with pytest.raises(ValueError, match="it is a folder"):
         report(tmp_path, tmp_path)
     with pytest.raises(ValueError, match="html or markdown, got 'pdf'"):
@@ -28,15 +30,17 @@ def test_the_default_file_is_named_after_the_format(tmp_path, monkeypatch):
     assert report(tmp_path).name == "report.html"
 
 
-def test_who_arranges_the_sections_may_be_said(tmp_path):
-    write_lines(tmp_path / "cora.jsonl", [record(80.0)])
-    out = report(
-        tmp_path,
-        tmp_path / "r.md",
-        format="markdown",
-        arrange=lambda found: [Section(name, "Another", "curve", made) for name, made in found.items()],
-    )
-    assert out.read_text().startswith("## Another\n")
+def test_the_catalogue_says_how_experiments_are_shown_and_in_which_order():
+    made = {"of my own": [record(70.0)], "cora": [record(80.0)], "imagenet": [record(60.0)]}
+    sections = arrange(made)
+    assert [(section.name, section.kind) for section in sections] == [
+        ("imagenet", "table"),
+        ("cora", "curve"),
+        ("of my own", "table"),
+    ]
+    assert [section.title for section in sections[1:]] == [EXPERIMENTS["cora"].title, "of my own"]
+    assert all(section.records == made[section.name] for section in sections)
+    assert [bool(section.published) for section in sections] == [True, True, False]
 
 
 def test_markdown_needs_no_matplotlib(tmp_path):

@@ -1,4 +1,7 @@
-"""Data sets by name."""
+"""Data sets by name: each loader looks in ``directory`` first, and downloads to it.
+
+Without one, or after it, come the directories of :func:`~fadeout.experiments.data.source.search_directories`.
+"""
 
 from fadeout.experiments.data.cifar import cifar10, cifar100, cifar100_sample
 from fadeout.experiments.data.cora import cora

@@ -53,29 +53,17 @@ _NORMALISE_100 = normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 def cifar10(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """CIFAR-10 as bytes (N, 3, 32, 32), normalised when a batch is taken, moved and mirrored for training.
-
-    Args:
-        directory: holds ``cifar-10-batches-py``, or will; see :func:`~.source.search_directories`.
-    """
+    """CIFAR-10 as bytes (N, 3, 32, 32), normalised when a batch is taken, moved and mirrored for training."""
     return _load(CIFAR10, directory, b"labels", 10, _NORMALISE_10)
 
 
 def cifar100(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """CIFAR-100 as bytes (N, 3, 32, 32), with its 100 fine labels, and otherwise like CIFAR-10.
-
-    Args:
-        directory: holds ``cifar-100-python``, or will; see :func:`~.source.search_directories`.
-    """
+    """CIFAR-100 as bytes (N, 3, 32, 32), with its 100 fine labels, and otherwise like CIFAR-10."""
     return _load(CIFAR100, directory, b"fine_labels", 100, _NORMALISE_100)
 
 
 def cifar100_sample(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """A part of CIFAR-100 that somebody has placed in ``cifar-100-sample``, for trials.
-
-    Args:
-        directory: holds ``cifar-100-sample``; see :func:`~.source.search_directories`.
-    """
+    """A part of CIFAR-100 that somebody has placed in ``cifar-100-sample``, for trials."""
     return _load(CIFAR100_SAMPLE, directory, b"fine_labels", 100, _NORMALISE_100)
 
 

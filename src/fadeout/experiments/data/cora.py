@@ -122,9 +122,6 @@ def cora(directory: str | os.PathLike[str] | None = None) -> Graph:
     Rows in the order of the file: 0 to 139 for training, 200 to 499 for validation, 500 to 1499 for the
     test. Features, and the symmetric adjacency with a loop at each node, are divided by the sums of their
     rows.
-
-    Args:
-        directory: holds ``cora``, or will; see :func:`~.source.search_directories`.
     """
     folder = obtain(CORA, directory)
     content, cites = (CORA.read(folder, name).decode().splitlines() for name in CORA.files)

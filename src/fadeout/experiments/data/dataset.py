@@ -59,15 +59,10 @@ class Dataset:
     def batches(
         self, batch_size: int, *, epoch: int, seed: int, first: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch of training batches, prepared and augmented.
+        """One epoch of training batches, prepared and augmented, from number ``first`` on.
 
-        A batch depends on the seed, the epoch and its own number alone, so that a resumed run sees the same.
-
-        Args:
-            batch_size: of each.
-            epoch: its number.
-            seed: of the order, and of the augmentation.
-            first: the number of the batch to begin with; those before it cost nothing.
+        A batch depends on the seed, the epoch and its own number alone, so that a resumed run sees the same;
+        those before ``first`` cost nothing.
         """
         order = torch.randperm(len(self.train_y), generator=Generator().manual_seed(seed * 10_007 + epoch))
         for step in range(first, self.steps(batch_size)):
@@ -81,10 +76,7 @@ class Dataset:
             yield self._inputs(self.test_x[part]), self.test_y[part]
 
     def validation(self, fraction: float = 0.1) -> "Dataset":
-        """The data set for choosing settings: its test part is a fixed share of the training part.
-
-        Args:
-            fraction: of each class that is held out of training, always the same inputs.
+        """The data set for choosing settings: its test part is a fixed fraction of the training part.
 
         >>> x, y = torch.arange(20.0), torch.arange(20) % 2
         >>> held_out = Dataset(x, y, x, y).validation(0.2)

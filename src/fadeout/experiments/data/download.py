@@ -32,10 +32,6 @@ def obtain(source: Source, directory: str | os.PathLike[str] | None = None) -> P
     An archive that is in the directory already is taken instead of a download. Files that are in the folder
     stay as they are; only what is missing is added. What was downloaded and turns out to be wrong is deleted,
     so that the next attempt downloads it anew.
-
-    Args:
-        source: the data set's.
-        directory: the first to look in; see :func:`~fadeout.experiments.data.source.search_directories`.
     """
     if found := find(source, directory):
         return found
@@ -143,8 +139,6 @@ def fetch(url: str, path: Path, checksum: str) -> None:
     later process, goes on from there.
 
     Args:
-        url: its address.
-        path: where it goes.
         checksum: as ``"md5:..."``; an empty one is not compared.
     """
     part = path.with_name(f"{path.name}.part")

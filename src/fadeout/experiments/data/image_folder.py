@@ -26,7 +26,6 @@ class ImageFolder(Dataset):
     Training batches are random parts of the images, resized, mirrored or not; test batches their centres.
 
     Args:
-        files: of all images.
         classes: the names of the classes; a label is a number in this list.
         size: of the images that a network gets, in pixels.
         part: (r, n) decodes only every n-th image of a batch, from number r on: the share of one of n
@@ -86,12 +85,7 @@ def _work_ahead(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tens
 
 
 def read_folder(folder: Path, size: int) -> ImageFolder:
-    """The images in ``folder/train/<class>`` and ``folder/val/<class>``.
-
-    Args:
-        folder: of the data set.
-        size: of the images that a network gets, in pixels.
-    """
+    """The images in ``folder/train/<class>`` and ``folder/val/<class>``."""
     if size < 1:
         raise ValueError(f"images of {size} pixels: take 1 or more, such as 224")
     train, test = _files_by_class(folder / "train"), _files_by_class(folder / "val")

@@ -24,20 +24,12 @@ IMAGENET_SAMPLE = Source(
 def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> ImageFolder:
     """ImageNet: random resized crops and mirroring for training, the centre for the test.
 
-    Labels are the positions of the classes in the sorted list of the training part's folders.
-
-    Args:
-        directory: holds ``imagenet``; see :func:`~.source.search_directories`.
-        size: of the images that a network gets, in pixels.
+    Images have ``size`` by ``size`` pixels. Labels are the positions of the classes in the sorted list of the
+    training part's folders.
     """
     return read_folder(obtain(IMAGENET, directory), size)
 
 
 def imagenet_sample(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> ImageFolder:
-    """A part of ImageNet that somebody has placed in ``imagenet-sample``, for trials.
-
-    Args:
-        directory: holds ``imagenet-sample``; see :func:`~.source.search_directories`.
-        size: of the images that a network gets, in pixels.
-    """
+    """A part of ImageNet that somebody has placed in ``imagenet-sample``, for trials."""
     return read_folder(obtain(IMAGENET_SAMPLE, directory), size)

@@ -22,7 +22,6 @@ def normalise(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tens
 
     Args:
         mean: of each channel, where 0 is black and 1 is white.
-        std: of each channel.
 
     >>> normalise((0.5,), (0.25,))(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)).flatten()
     tensor([-2.,  2.])
@@ -36,12 +35,7 @@ def normalise(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tens
 
 
 def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
-    """Move each image by up to ``padding`` pixels, with black where it has been, and mirror every second.
-
-    Args:
-        x: images (N, C, H, W), as bytes.
-        generator: of the moves.
-        padding: in pixels, on each side.
+    """Move images (N, C, H, W) by up to ``padding`` pixels, black where they were, and mirror every second.
 
     >>> crop_and_flip(torch.ones(2, 3, 32, 32, dtype=torch.uint8), Generator().manual_seed(0)).shape
     torch.Size([2, 3, 32, 32])
@@ -64,7 +58,6 @@ def read_crop(path: str, size: int, seed: int | None = None) -> Tensor:
 
     Args:
         path: of the image: a JPEG or a PNG, whatever its name, of at most ``MAX_PIXELS``, also when resized.
-        size: of the result, in pixels.
         seed: of a random part; None takes the centre.
     """
     with extra("experiments"):

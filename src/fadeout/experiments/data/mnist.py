@@ -26,11 +26,7 @@ MNIST = Source(
 
 
 def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """MNIST as float tensors (N, 1, 28, 28), with mean 0 and std 1 over the training images.
-
-    Args:
-        directory: holds ``MNIST/raw``, or will; see :func:`~.source.search_directories`.
-    """
+    """MNIST as float tensors (N, 1, 28, 28), with mean 0 and std 1 over the training images."""
     folder = obtain(MNIST, directory)
     train_x, train_y, test_x, test_y = (MNIST.read(folder, name, _parse_idx) for name in MNIST.files)
     return Dataset(_normalised(train_x), train_y.long(), _normalised(test_x), test_y.long())

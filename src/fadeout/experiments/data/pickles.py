@@ -17,9 +17,6 @@ def load(content: bytes) -> Any:
     Python 2's strings become bytes. What a pickle takes is bounded by its own size: an object that announces
     more bytes than follow, or a memo with more entries than there are bytes, is refused before it is made.
 
-    Args:
-        content: of the pickle.
-
     >>> load(pickle.dumps({"labels": [3, 1], "name": b"batch 1"}, protocol=2))
     {'labels': [3, 1], 'name': b'batch 1'}
     >>> load(pickle.dumps(print))

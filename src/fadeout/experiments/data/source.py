@@ -61,7 +61,6 @@ def mismatch(path: Path, checksum: str) -> str:
     """How a file differs from what its publisher handed out; empty if it does not.
 
     Args:
-        path: of the file.
         checksum: the publisher's, as ``"md5:..."``; an empty one is not compared.
     """
     algorithm, _, expected = checksum.partition(":")

@@ -17,6 +17,7 @@ import torch
 
 from fadeout._files import PatientStream, write_atomically
 
+BEFORE = "checkpoint.before"
 _LINE = "\nfadeout checkpoint, CRC-32 {:08x}\n"
 _LENGTH = len(_LINE.format(0))
 _PARTS = {"phase", "epoch", "step", "model", "optimizer", "pruner", "masks", "figures", "losses", "seconds"}
@@ -31,12 +32,7 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
 
 
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write a run's state, whole or not at all; what was the last one becomes the one before.
-
-    Args:
-        folder: of the run, whose hash is its name.
-        state: of the run.
-    """
+    """Write a run's state, whole or not at all; what was the last one becomes the one before."""
     last, size = folder / "checkpoint", _size(folder / "metrics.jsonl")
     state = {
         **state,
@@ -52,7 +48,7 @@ def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
             stream.write(_LINE.format(stream.checksum).encode())
             stream.finish()
         if last.exists():
-            last.replace(_before(folder))
+            last.replace(folder / BEFORE)
 
     try:
         write_atomically(last, write)
@@ -69,7 +65,7 @@ def read_checkpoint(folder: Path, device: str = "cpu") -> dict[str, Any] | None:
     Where the last one cannot be used, a warning says why, and the one before is taken.
     """
     refused: list[str] = []
-    for path in (folder / "checkpoint", _before(folder)):
+    for path in (folder / "checkpoint", folder / BEFORE):
         if not path.exists():
             continue
         try:
@@ -93,15 +89,6 @@ def read_checkpoint(folder: Path, device: str = "cpu") -> dict[str, Any] | None:
     if (folder / "metrics.jsonl").exists():
         os.truncate(folder / "metrics.jsonl", state["metrics"] if state else 0)
     return state
-
-
-def forget_before(folder: Path) -> None:
-    """Give the room of the checkpoint before back, when a run is over."""
-    _before(folder).unlink(missing_ok=True)
-
-
-def _before(folder: Path) -> Path:
-    return folder / "checkpoint.before"
 
 
 def _read(path: Path, device: str) -> dict[str, Any]:

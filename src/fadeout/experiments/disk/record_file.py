@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fadeout._files import parse_json, write_atomically
+from fadeout._files import parse_json, write_text
 
 Record = dict[str, Any]
 
@@ -27,7 +27,7 @@ _TEXTS = ("data", "model", "structure", "method")
 
 def write_record(path: Path, record: Record) -> None:
     """Write a file of one record, whole or not at all."""
-    _write(path, seal(record, indent=1) + "\n")
+    write_text(path, seal(record, indent=1) + "\n")
 
 
 def read_record(path: Path) -> Record:
@@ -38,7 +38,7 @@ def read_record(path: Path) -> Record:
 def write_records(path: Path, records: Collection[Record]) -> None:
     """Write a file of many records, whole or not at all."""
     lines = [{"version": VERSION, "records": len(records)}, *records]
-    _write(path, "".join(seal(line) + "\n" for line in lines))
+    write_text(path, "".join(seal(line) + "\n" for line in lines))
 
 
 def read_records(path: Path) -> dict[int, Record]:
@@ -76,7 +76,6 @@ def unseal(text: str | bytes, source: str | os.PathLike[str]) -> Record:
     """The record again, without its checksum; a ``ValueError`` if it is damaged, or of a newer version.
 
     Args:
-        text: what :func:`seal` made of it.
         source: the file, or the line of one, to be named in an error.
 
     >>> unseal('{"version": 2, "after": 98.5, "checksum": 481757972}', "a.json")
@@ -127,7 +126,3 @@ def _wrong(record: Record) -> str:
 
 def _checksum(record: Record) -> int:
     return zlib.crc32(json.dumps(record, sort_keys=True).encode())
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text))

@@ -16,7 +16,7 @@ import numpy
 import torch
 
 import fadeout
-from fadeout._files import parse_json, write_atomically
+from fadeout._files import parse_json, write_text
 from fadeout.experiments.disk.checkpoint import read_checkpoint, write_checkpoint
 from fadeout.experiments.disk.record_file import VERSION
 from fadeout.experiments.run import Run
@@ -81,7 +81,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a plain file, whole or not at all."""
-    write_atomically(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -113,13 +113,9 @@ VALUES: tuple[Value, ...] = tuple(
 
 
 def published(experiment: str, **conditions: str | float | None) -> list[Value]:
-    """The published values of an experiment that meet all conditions, in the order of the print.
+    """The published values of an experiment whose fields are as asked for, in the order of the print.
 
     A figure and the table with its numbers both count: name the ``source`` to have one of them.
-
-    Args:
-        experiment: one of ``TITLES``.
-        conditions: fields of ``Value`` and what they must be.
 
     >>> found = published("cifar10-tradeoff", source="Table 3", width=64, structure="elements", sparsity=0.99)
     >>> [(v.method, v.value) for v in found]

@@ -1,30 +1,32 @@
 """The report of the experiments: one page, or Markdown, from the records of runs."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from fadeout._files import write_atomically
+from fadeout._files import write_text
 from fadeout.experiments.report.records import Record, Section, read
 
-__all__ = ["Section", "by_file", "read", "report"]
+__all__ = ["Section", "arrange", "read", "report"]
 
 
-def by_file(found: dict[str, list[Record]]) -> list[Section]:
-    """A section for each file, as a table, without the paper's values.
+def arrange(found: dict[str, list[Record]]) -> list[Section]:
+    """The sections of a report: the experiments in the catalogue's order, then what belongs to none.
 
-    >>> by_file({"runs": []})
+    >>> arrange({"runs": []})
     [Section(name='runs', title='runs', kind='table', records=[], published=())]
     """
-    return [Section(name, name, "table", records) for name, records in found.items()]
+    from fadeout.experiments.catalogue import EXPERIMENTS  # here: figures need no experiments
+
+    known = [experiment for name, experiment in EXPERIMENTS.items() if name in found]
+    others = sorted(found.keys() - EXPERIMENTS.keys())
+    return [
+        *(Section(e.name, e.title, e.kind, found[e.name], e.published()) for e in known),
+        *(Section(name, name, "table", found[name]) for name in others),
+    ]
 
 
 def report(
-    results: Path,
-    output: Path | None = None,
-    *,
-    format: Literal["html", "markdown"] = "html",
-    arrange: Callable[[dict[str, list[Record]]], list[Section]] = by_file,
+    results: Path, output: Path | None = None, *, format: Literal["html", "markdown"] = "html"
 ) -> Path:
     """Write a report of all runs, beside the paper's values.
 
@@ -32,7 +34,6 @@ def report(
         results: a folder with EXPERIMENT.jsonl files and HASH/result.json folders, or one such file.
         output: the file to write, by default report.html or report.md.
         format: html is one page that needs no network; markdown has the tables, for a README.
-        arrange: makes the sections of the records that were found, by the name of their file.
 
     Returns:
         The file that was written.
@@ -49,5 +50,5 @@ def report(
 
     text = page(sections) if format == "html" else markdown(sections)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, lambda path: path.write_text(text, encoding="utf-8"))
+    write_text(output, text)
     return output

@@ -61,22 +61,14 @@ def render(template: str, **values: Any) -> str:
 
 
 def page(sections: Sequence[Section]) -> str:
-    """The report as HTML, style, figures and the little script inside; the same sections give the same bytes.
-
-    Args:
-        sections: the experiments, in the order in which they are shown.
-    """
+    """The report as HTML, with style, figures and script inside; the same sections give the same bytes."""
     from fadeout.experiments.report.figures import figures  # here: Markdown needs no matplotlib
 
     return render("experiments.html", sections=[_shown_of(section) for section in sections], figures=figures)
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """The report as Markdown: a heading and a table for each experiment, for a grid also its matrices.
-
-    Args:
-        sections: the experiments, in the order in which they are shown.
-    """
+    """The report as Markdown: a heading and a table for each experiment, for a grid also its matrices."""
     text = render("experiments.md", sections=[_shown_of(section) for section in sections])
     return text.strip("\n") + "\n"
 

@@ -16,9 +16,7 @@ class Section:
 
     Args:
         name: of the experiment, such as ``"cora"``.
-        title: a line for the reader.
         kind: ``"curve"``, ``"grid"`` or ``"table"``.
-        records: of its runs.
         published: the paper's values, as ``fadeout.experiments.paper.published`` gives them.
     """
 

@@ -34,14 +34,16 @@ class Plot(NamedTuple):
     svg: Markup
 
 
-def plot_setups(groups: Groups, draw: Callable[..., None], height: Callable, salt: str) -> list[Plot]:
-    """A figure for each setup of which a run is done, as high as ``height`` of its groups."""
+def plot_setups(
+    groups: Groups, draw: Callable[..., None], height: Callable, salt: str, what: Callable = lambda here: ""
+) -> list[Plot]:
+    """A figure for each setup of which a run is done; its height and what it shows follow from its groups."""
     plots = []
     for number, here in enumerate(alike(groups, lambda group: group.setup).values()):
         if any(group.done for group in here):
-            where, size = here[0].where, (4.5, height(here))
-            svg = draw_svg(size, partial(draw, groups=here), where, here, f"{salt}-{number}")
-            plots.append(Plot(where, marks(here), svg))
+            title, size = joined(here[0].where, what(here)), (4.5, height(here))
+            svg = draw_svg(size, partial(draw, groups=here), title, here, f"{salt}-{number}")
+            plots.append(Plot(title, marks(here), svg))
     return plots
 
 

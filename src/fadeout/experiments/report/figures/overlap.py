@@ -1,15 +1,13 @@
 """The figure of kept sets: how much of the final one is kept already, over training."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from fadeout._checks import extra
-from fadeout.experiments.report.figures.canvas import Plot, draw_svg, legend
+from fadeout.experiments.report.figures.canvas import Plot, legend, plot_setups
 from fadeout.experiments.report.figures.curves import lines, looks
-from fadeout.experiments.report.formatting import joined
-from fadeout.experiments.report.groups import Group, alike, marks
+from fadeout.experiments.report.groups import Group, alike
 from fadeout.experiments.report.styles import COLOURS
 
 with extra("experiments"):
@@ -18,18 +16,18 @@ with extra("experiments"):
 
 def overlaps(groups: Sequence[Group], salt: str) -> list[Plot]:
     """For each setup, at the target that most methods have, a line for each: at 100 % all is decided."""
-    plots = []
     known = [group for group in groups if any("overlap" in record for record in group.done)]
-    for number, here in enumerate(alike(known, lambda group: group.setup).values()):
+    shown = []
+    for here in alike(known, lambda group: group.setup).values():
         targets = alike(here, lambda group: group.sparsity)
-        most = max(targets, key=lambda sparsity: (len(targets[sparsity]), sparsity))
-        shown = targets[most]
-        title = joined(shown[0].where, f"{shown[0].removed}: when the kept set is decided")
-        svg = draw_svg(
-            (4.5, 4.1), partial(_draw_overlaps, groups=shown), title, shown, f"{salt}-kept-{number}"
-        )
-        plots.append(Plot(title, marks(shown), svg))
-    return plots
+        shown += max(targets.values(), key=lambda same: (len(same), same[0].sparsity))
+    return plot_setups(
+        shown,
+        _draw_overlaps,
+        lambda here: 4.1,
+        f"{salt}-kept",
+        lambda here: f"{here[0].removed}: when the kept set is decided",
+    )
 
 
 def _draw_overlaps(axes: Axes, groups: list[Group]) -> None:
