@@ -2,8 +2,8 @@
 
     python benchmarks/training_step.py [--network NAME] [--pruners NAME ...] [--short] [--one-thread]
 
-The clock starts and stops in the optimizer's own hooks, right before and right after those of the pruner. On a
-busy machine ``--one-thread`` says more: the processor's time on one thread, not that of the clock on the wall.
+The clock starts and stops in the optimizer's own hooks, right before and right after those of the pruner.
+With ``--one-thread`` it is that of the process, which other processes disturb less than the one on the wall.
 """
 
 import argparse

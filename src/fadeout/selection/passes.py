@@ -17,6 +17,7 @@ from fadeout.selection.floats import before
 
 _SMALL = 1 << 16  # elements, which a core's own cache holds several times
 
+
 def flat(tensor: Tensor) -> Tensor:
     """A tensor as one row in the order of its memory; a view, where the memory has no holes."""
     return tensor.view(-1) if tensor.is_contiguous() else tensor.permute(_order(tensor)).reshape(-1)

@@ -97,7 +97,9 @@ class NM(Structure):
         place = torch.where(rest, self.m, inputs % self.m)  # in a group; the rest is compared with nothing
         later = torch.where(rest, self.m, self.m - 1 - place)  # and is never among the lowest
         kind = torch.int8 if self.m < 128 else torch.int16
-        place, later = (row.to(kind).repeat_interleave(width).repeat(len(pieces[0])) for row in (place, later))
+        place, later = (
+            row.to(kind).repeat_interleave(width).repeat(len(pieces[0])) for row in (place, later)
+        )
         for piece, mark in zip(pieces, split(marks), strict=True):
             row = (piece.abs() if magnitude else piece).reshape(-1)
             lower = later[: len(row)].clone()
