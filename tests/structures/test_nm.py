@@ -59,7 +59,7 @@ def test_large_groups_many_pieces_and_narrow_numbers_too(n, m, shape, dtype):
     torch.manual_seed(0)
     model = nn.ParameterList([torch.randn(shape).to(dtype)])
     weight = model[0].detach().clone()
-    gone = ~one_shot(model, structure=NM(n, m))["0"]
+    gone = ~one_shot(model, 1 - n / m, structure=NM(n, m))["0"]
     marks, rest = groups(gone, m)
     assert not rest.any()
     expected = groups(weight.abs(), m)[0].argsort(dim=1, stable=True)[:, : m - n]

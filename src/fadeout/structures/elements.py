@@ -219,14 +219,15 @@ class Below:
         if rows is None:
             Marked(self.mask(weight)).pull_(weight, now, before, back)
         elif self.lowest.threshold >= 0:  # below it nothing is targeted
-            self._passes.pull(*rows, self._limit, back)
+            sizes, row, was = rows
+            self._passes.pull(sizes, row, was, self._limit, back)
 
     def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
         rows = self._rows(weight, out)
         if rows is None:
             Marked(self.mask(weight)).write(sparse, weight, out, threshold)
         else:  # the threshold says all, and nobody needs a mask
-            self._passes.write(sparse, *rows, threshold)
+            self._passes.write(sparse, rows[0], rows[1], threshold)
 
     def _rows(self, *tensors: Tensor) -> list[Tensor] | None:
         """Tensors of the same layout in the order of their memory, where there are no ties to tell apart."""
