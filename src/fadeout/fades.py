@@ -200,14 +200,13 @@ class Latent(Fade):
         return progress + 1 / steps >= _WINDOW[1]
 
     @exact
-    def sparse(self, latent: Tensor, threshold: float | Tensor) -> Tensor:
-        """What the network runs on, for latents under a threshold: a number, or in compiled code a tensor."""
-        if not isinstance(threshold, Tensor) and not threshold:
+    def sparse(self, latent: Tensor, threshold: float) -> Tensor:
+        """What the network runs on, for latents under a threshold."""
+        if not isinstance(threshold, Tensor) and not threshold:  # in compiled code it is a tensor, above zero
             return latent.clone()
         wide = latent if latent.dtype.itemsize >= 4 else latent.float()
-        ratio = (
-            torch.as_tensor(threshold, dtype=wide.dtype, device=wide.device) / wide
-        )  # in ratios no fourth power leaves the range of floats
+        number = torch.as_tensor(threshold, dtype=wide.dtype, device=wide.device)
+        ratio = number / wide  # in ratios no fourth power leaves the range of floats
         left = ratio.square_().square_().neg_().add_(1).clamp_min_(0)
         return root_(root_(left)).mul_(wide).to(latent.dtype)
 

@@ -85,8 +85,8 @@ class NM(Structure):
     def _mark_groups(self, values: Tensor, magnitude: bool) -> Tensor:
         """Mark the ``m - n`` lowest of each group, of equal ones the first: each is compared with all.
 
-        All weights are compared with those some groups' places further on, in the order of memory, where
-        nothing has to be gathered; what belongs to two groups does not count.
+        Every weight is compared with the one so many inputs further on, in the order of memory, where nothing
+        has to be gathered; where that one is in another group, it does not count.
         """
         marks = torch.zeros_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
         if not self.grouped(tuple(values.shape)):
