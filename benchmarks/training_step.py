@@ -1,19 +1,22 @@
 """Which part of a whole training step the pruner takes.
 
-    python benchmarks/training_step.py
+    python benchmarks/training_step.py [--network NAME] [--pruners NAME ...] [--short] [--one-thread]
 
 The clock starts and stops in the optimizer's own hooks, right before and right after those of the pruner.
+With ``--one-thread`` it is that of the process, which other processes disturb less than the one on the wall.
 """
 
+import argparse
 import copy
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 import trainings
-from harness import at_step, means, quartiles
+from harness import at_step, means, quartiles, surroundings
 from rows import Part, Row
 from stopwatch import Stopwatch
 from trainings import Training
@@ -80,19 +83,22 @@ QUICK: dict[str, Any] = {
 }
 
 
-def measure(cases: Mapping[str, Case] = CASES, settle: int = 10) -> Part:
+def measure(
+    cases: Mapping[str, Case] = CASES, settle: int = 10, clock: Callable[[], float] = time.perf_counter
+) -> Part:
     """Time complete steps, and the pruner's hooks in them.
 
     Args:
         cases: by name.
         settle: optimizer steps before those that count.
+        clock: gives seconds.
     """
     rows, facts = [], {}
     for name, case in cases.items():
         plain: list[float] = []
         hooks: dict[str, list[float]] = {}
         for pruner in case.pruners:
-            _time(case, pruner, settle, plain, hooks)
+            _time(case, pruner, settle, clock, plain, hooks)
         rest = quartiles(plain)
         for what, seconds in hooks.items():
             share = [hook / (hook + rest[1]) for hook in quartiles(means(seconds))]
@@ -108,11 +114,18 @@ def measure(cases: Mapping[str, Case] = CASES, settle: int = 10) -> Part:
     return Part("Share of a training step", about, rows, {"cases": facts})
 
 
-def _time(case: Case, kind: str, settle: int, plain: list[float], hooks: dict[str, list[float]]) -> None:
+def _time(
+    case: Case,
+    kind: str,
+    settle: int,
+    clock: Callable[[], float],
+    plain: list[float],
+    hooks: dict[str, list[float]],
+) -> None:
     """Add the seconds of this kind of pruner: of the hooks, and of the rest of the complete steps."""
     training = case.build()
     training.backward()  # the first one plans its convolutions
-    with Stopwatch(training.optimizer) as watch:
+    with Stopwatch(training.optimizer, clock) as watch:
         pruner = fadeout.SelectiveWeightDecay(
             training.model, training.optimizer, steps=case.steps, **PRUNERS[kind](training)
         )
@@ -128,10 +141,10 @@ def _time(case: Case, kind: str, settle: int, plain: list[float], hooks: dict[st
             training.optimizer.step()
         for _ in range(case.whole):
             training.another_batch()
-            start = time.perf_counter()
+            start = clock()
             training.backward()
             training.optimizer.step()
-            plain.append(time.perf_counter() - start - watch.seconds)
+            plain.append(clock() - start - watch.seconds)
             seconds.append(watch.seconds)
         for _ in range(case.hooks):
             training.other_gradients()
@@ -139,5 +152,25 @@ def _time(case: Case, kind: str, settle: int, plain: list[float], hooks: dict[st
             seconds.append(watch.seconds)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--network", default="", help="only those whose name begins like this")
+    parser.add_argument("--pruners", nargs="+", choices=PRUNERS, help="by default all of a network")
+    parser.add_argument("--short", action="store_true", help="one whole step and six of the optimizer")
+    parser.add_argument("--one-thread", action="store_true", help="the processor's time on one thread")
+    arguments = parser.parse_args()
+    cases = {name: case for name, case in CASES.items() if name.startswith(arguments.network)}
+    if arguments.pruners:
+        cases = {name: replace(case, pruners=tuple(arguments.pruners)) for name, case in cases.items()}
+    if arguments.short:
+        cases = {name: replace(case, whole=1, hooks=6) for name, case in cases.items()}
+    if arguments.one_thread:
+        torch.set_num_threads(1)
+    print(surroundings())
+    found = measure(cases, clock=time.process_time if arguments.one_thread else time.perf_counter)
+    print(found.text())
+    print(found.facts)
+
+
 if __name__ == "__main__":
-    print(measure().text())
+    main()

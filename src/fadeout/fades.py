@@ -18,7 +18,7 @@ from torch import Tensor
 from fadeout._arguments import Only, checked, fitted, shown
 from fadeout._clock import Clock
 from fadeout.schedules import Schedule, as_schedule, cubic
-from fadeout.selection.floats import root_
+from fadeout.selection.floats import exact, root_
 
 
 class Dose(NamedTuple):
@@ -199,12 +199,14 @@ class Latent(Fade):
         """Whether the set that is targeted at this step stays so."""
         return progress + 1 / steps >= _WINDOW[1]
 
+    @exact
     def sparse(self, latent: Tensor, threshold: float) -> Tensor:
         """What the network runs on, for latents under a threshold."""
-        if not threshold:
+        if not isinstance(threshold, Tensor) and not threshold:  # in compiled code it is a tensor, above zero
             return latent.clone()
         wide = latent if latent.dtype.itemsize >= 4 else latent.float()
-        ratio = wide.new_tensor(threshold) / wide  # in ratios no fourth power leaves the range of floats
+        number = torch.as_tensor(threshold, dtype=wide.dtype, device=wide.device)
+        ratio = number / wide  # in ratios no fourth power leaves the range of floats
         left = ratio.square_().square_().neg_().add_(1).clamp_min_(0)
         return root_(root_(left)).mul_(wide).to(latent.dtype)
 

@@ -141,3 +141,30 @@ def test_low_precision():
     assert pruner.fade == 0
     assert model.weight.isfinite().all()
     assert int((model.weight != 0).sum()) <= 160
+
+
+def test_compiled_and_plain_steps_are_the_same_to_the_last_bit():
+    ends = []
+    for compile in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(300, 300), nn.LayerNorm(300), nn.Linear(300, 5))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        structure = fadeout.Elements(compile=compile)
+        pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=24, structure=structure)
+        for _ in range(17):  # short of the last quarter, where there are no latents any more
+            optimizer.zero_grad()
+            model(torch.randn(16, 300)).square().mean().backward()
+            optimizer.step()
+        ends.append({**model.state_dict(), **pruner.state_dict()["latents"], "x": model[0].weight.detach()})
+    assert all(torch.equal(one, other) for one, other in zip(ends[0].values(), ends[1].values(), strict=True))
+
+
+def test_where_nothing_is_targeted_a_latent_of_zero_moves_at_full_pace():
+    model = nn.Linear(4, 4, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=100, fade=Latent())
+    for _ in range(2):
+        model.weight.grad = torch.ones_like(model.weight) - model.weight.detach().abs()
+        optimizer.step()
+    assert torch.equal(model.weight, torch.full((4, 4), -1.0))

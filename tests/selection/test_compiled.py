@@ -5,6 +5,8 @@ import warnings
 import pytest
 import torch
 
+from fadeout.fades import Latent
+from fadeout.methods.variants import LatentVariant
 from fadeout.selection import compiled as compiling
 from fadeout.selection.compiled import CompiledPasses, choose_passes
 from fadeout.selection.passes import Passes
@@ -68,6 +70,60 @@ def test_shrink_is_one_multiplication_to_the_last_bit_however_it_is_done(compile
             for part in got.chunk(parts):
                 one.shrink(part, threshold, factor)
             assert torch.equal(got, wanted)
+
+
+def odd_row() -> torch.Tensor:
+    """Numbers of all sizes, both zeros among them."""
+    row = torch.cat([rows()[0], torch.tensor([1e-38, -1e-38, 1e-44, 0.0, -0.0, 3e38, -3e38, 0.7, -0.7])])
+    row[::7] *= 1e-37
+    row[::11] *= 1e20
+    return row
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.int32)
+
+
+@pytest.mark.parametrize("back", [0.5, 0.75])
+@pytest.mark.parametrize("limit", [0.7, 0.0, torch.inf])
+def test_pull_is_the_same_to_the_last_bit_however_it_is_done(compiled, limit, back):
+    before = odd_row()
+    row = before + 1e-3 * before.roll(1).clamp(-1, 1)
+    wanted = torch.where(before.abs() < limit, row.lerp(before, back), row)
+    for one in (Passes(True), compiled):
+        for parts in (1, 3, 59):
+            got = row.clone()
+            for now, was in zip(got.chunk(parts), before.chunk(parts), strict=True):
+                one.pull(was, now, was, limit, back)
+            assert torch.equal(bits(got), bits(wanted))
+
+
+@pytest.mark.parametrize("threshold", [0.7, 0.0, 1e-37, 1e20])
+@pytest.mark.parametrize("fade", [Latent(), LatentVariant(power=2)])
+def test_a_sparse_form_is_the_same_to_the_last_bit_however_it_is_written(compiled, fade, threshold):
+    row = odd_row()
+    wanted = fade.sparse(row, threshold)
+    for one in (Passes(True), compiled):
+        for parts in (1, 3, 59):
+            got = torch.full_like(row, 7.0)
+            for own, there in zip(row.chunk(parts), got.chunk(parts), strict=True):
+                one.write(fade.sparse, own, there, threshold)
+            assert torch.equal(bits(got), bits(wanted))
+
+
+def test_only_exact_functions_are_compiled(monkeypatch):
+    seen = []
+    monkeypatch.setattr(compiling, "_compiled", lambda function: lambda *_: seen.append(function.__name__))
+    row, passes = rows()[0], CompiledPasses(True, torch.float32)
+    passes.write(Latent().sparse, row, row.clone(), 0.7)
+    assert seen == ["_write"]
+    passes.write(Latent().sparse, row, row.clone(), 0.0)
+    passes.write(LatentVariant(power=2).sparse, row, row.clone(), 0.7)
+    passes.write(Latent().sparse, row.bfloat16(), row.bfloat16(), 0.7)
+    passes.pull(row, row.clone(), row, 0.7, 0.75)
+    assert seen == ["_write"]
+    passes.pull(row, row.clone(), row, 0.7, 0.5)
+    assert seen == ["_write", "_pull"]
 
 
 def test_without_a_compiler_there_is_one_notice(monkeypatch):

@@ -51,6 +51,21 @@ def test_exactly_n_of_every_m_stay_and_they_are_the_highest(values, pattern):
         assert torch.equal(marks, wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("n", "m", "shape"), [(12, 130, (3, 274, 2)), (2, 4, (70, 515, 3, 3)), (1, 128, (2, 130))]
+)
+def test_large_groups_many_pieces_and_narrow_numbers_too(n, m, shape, dtype):
+    torch.manual_seed(0)
+    model = nn.ParameterList([torch.randn(shape).to(dtype)])
+    weight = model[0].detach().clone()
+    gone = ~one_shot(model, 1 - n / m, structure=NM(n, m))["0"]
+    marks, rest = groups(gone, m)
+    assert not rest.any()
+    expected = groups(weight.abs(), m)[0].argsort(dim=1, stable=True)[:, : m - n]
+    assert torch.equal(marks, torch.zeros_like(marks).scatter_(1, expected, True))
+
+
 @given(scores(), PATTERNS, st.floats(0.01, 0.99))
 def test_below_the_pattern_the_number_is_exact_and_the_pattern_never_broken(values, pattern, share):
     n, m = pattern

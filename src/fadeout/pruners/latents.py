@@ -7,11 +7,8 @@ import torch
 from torch import Tensor
 
 from fadeout.fades import Latent
-from fadeout.selection.passes import flat
 from fadeout.structures.base import Target
 from fadeout.torch_bridge.sharding import Layout
-
-_PIECE = 1 << 16  # weights, which a core's own cache holds several times
 
 
 class Latents:
@@ -66,8 +63,7 @@ class Latents:
         for name, target in self._targets.items() if back else ():
             latent = self.values[name]
             for now, before in ((self._weight(name), latent), *self._based(name)):
-                for mask, _, there, was in target.parts(latent, now, before):
-                    there.copy_(torch.where(mask, there.lerp(was.to(there.dtype), back), there))
+                target.pull_(latent, now, before, back)
 
     @torch.no_grad()
     def leave(self, targets: Mapping[str, Target]) -> None:
@@ -132,15 +128,7 @@ class Latents:
         return [(base, self.bases[name]) for base in self._base(name) if name in self.bases]
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
-        threshold, target = self._thresholds[name], self._targets[name]
-        row, sparse = flat(latent), flat(weight)
-        views = latent.stride() == weight.stride() and sparse.data_ptr() == weight.data_ptr()
-        if target.is_threshold and views:
-            for own, there in zip(row.split(_PIECE), sparse.split(_PIECE), strict=True):
-                there.copy_(self._fade.sparse(own, threshold))
-            return
-        for mask, own, there in target.parts(latent, weight):
-            there.copy_(self._fade.sparse(own, threshold).masked_fill_(mask, 0))
+        self._targets[name].write(self._fade.sparse, latent, weight, self._thresholds[name])
 
     def _of(self, name: str, latent: Tensor) -> Tensor:
         """The sparse form of a parameter's latents."""

@@ -74,11 +74,30 @@ class CompiledPasses(Passes):
         return counts, _between(blocks.numpy(), np.flatnonzero(upper != lower), low, high)
 
     def shrink(self, row: Tensor, threshold: float, factor: float) -> None:
-        if row.numel() < _WORTH or not row.is_contiguous():
+        if not self._is_worth(row):
             super().shrink(row, threshold, factor)
             return
         tiny = min(torch.finfo(row.dtype).tiny, threshold)
         _compiled(_shrink)(row, _numbers(row.dtype, row.device, threshold, factor, tiny))
+
+    def pull(self, sizes: Tensor, row: Tensor, before: Tensor, limit: float, back: float) -> None:
+        if back == 0.5 and self._is_worth(sizes, row, before):  # by other numbers products are rounded
+            _compiled(_pull)(sizes, row, before, _numbers(row.dtype, row.device, limit, back))
+        else:
+            super().pull(sizes, row, before, limit, back)
+
+    def write(self, function: Callable[..., Tensor], row: Tensor, out: Tensor, number: float) -> None:
+        # a GPU's compiler divides less exactly
+        is_same = getattr(function, "is_exact", False) and number and reads_are_free(row)
+        if is_same and self._is_worth(row, out):
+            _compiled(_write)(function, row, out, _numbers(row.dtype, row.device, number))
+        else:
+            super().write(function, row, out, number)
+
+    def _is_worth(self, *rows: Tensor) -> bool:
+        """Whether rows of the same length are what is compiled for."""
+        alike = all(row.dtype == self.wide and row.is_contiguous() for row in rows)
+        return alike and rows[0].numel() >= _WORTH
 
 
 @cache
@@ -119,3 +138,12 @@ def _shrink(row: Tensor, numbers: Tensor) -> None:
     threshold, factor, tiny = numbers.unbind()
     shrunk = torch.where(row.abs() < threshold, row * factor, row)
     row.copy_(torch.where(shrunk.abs() < tiny, 0.0, shrunk))
+
+
+def _pull(sizes: Tensor, row: Tensor, before: Tensor, numbers: Tensor) -> None:
+    limit, back = numbers.unbind()
+    row.copy_(torch.where(sizes.abs() < limit, before - (before - row) * back, row))
+
+
+def _write(function: Callable[..., Tensor], row: Tensor, out: Tensor, numbers: Tensor) -> None:
+    out.copy_(function(row, numbers[0]))

@@ -5,7 +5,7 @@ and in small parts in others. A *row* is a tensor in the order of its memory, a 
 ranked by, a *position* counts elements from 0.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from fadeout.selection.floats import before
+
+_SMALL = 1 << 16  # elements, which a core's own cache holds several times
 
 
 def flat(tensor: Tensor) -> Tensor:
@@ -133,6 +135,16 @@ class Passes:
             torch.add(kept, piece.sub_(kept), alpha=factor, out=piece)
             torch.hardshrink(piece, flush, out=piece)
 
+    def pull(self, sizes: Tensor, row: Tensor, before: Tensor, limit: float, back: float) -> None:
+        """Move elements back, a part of the way to what they were before, where a size is below a limit."""
+        for size, now, was in zip(*map(pieces, (sizes, row, before)), strict=True):
+            pull_(now, was, self.key(size) < limit, back)
+
+    def write(self, function: Callable[..., Tensor], row: Tensor, out: Tensor, number: float) -> None:
+        """Write a function of each element, and of a number, into another row."""
+        for own, there in zip(row.split(_SMALL), out.split(_SMALL), strict=True):
+            there.copy_(function(own, number))
+
     def _split(self, row: Tensor) -> Sequence[Tensor]:
         """The pieces in which a row is probed."""
         return pieces(row)
@@ -159,6 +171,17 @@ class Passes:
         """What a part of a row is ranked by."""
         key = piece.abs() if self.magnitude else piece
         return key if key.dtype == self.wide else key.to(self.wide)
+
+
+def pull_(now: Tensor, before: Tensor, mask: Tensor, back: float) -> None:
+    """Move what is marked back, a part of the way to what it was before.
+
+    >>> now = torch.tensor([1.0, 1.0])
+    >>> pull_(now, torch.tensor([3.0, 3.0]), torch.tensor([True, False]), 0.5)
+    >>> now
+    tensor([2., 1.])
+    """
+    now.copy_(torch.where(mask, now.lerp(before.to(now.dtype), back), now))
 
 
 def reads_are_free(row: Tensor) -> bool:

@@ -25,7 +25,7 @@ from fadeout.selection.floats import number_at
 from fadeout.selection.passes import Passes
 from fadeout.torch_bridge.sharding import ALONE, Shards
 
-_AT_ONCE = 1 << 18  # so few numbers are looked at together: calls cost more than what they do
+_AT_ONCE = 1 << 15  # so few numbers are looked at together: calls cost more than what they do
 
 
 def lowest(scores: Sequence[Tensor], k: int) -> list[Tensor]:

@@ -17,6 +17,7 @@ from fadeout import criteria
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
 from fadeout.selection.floats import before
+from fadeout.selection.passes import pull_
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.computed import check_stored
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
@@ -25,11 +26,6 @@ from fadeout.torch_bridge.sharding import Layout, local
 
 class Target(Protocol):
     """Which weights of one parameter are targeted, by mask or by threshold."""
-
-    @property
-    def is_threshold(self) -> bool:
-        """Whether the targeted weights are those up to :meth:`threshold`, so that nobody needs a mask."""
-        ...
 
     def mask(self, weight: Tensor) -> Tensor:
         """True where a weight is targeted."""
@@ -41,6 +37,17 @@ class Target(Protocol):
 
     def scale_(self, weight: Tensor, factor: float) -> None:
         """Multiply the targeted weights in place; what becomes denormal is zero."""
+        ...
+
+    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
+        """Move a tensor back, a part of the way to what it was before, where the weights are targeted."""
+        ...
+
+    def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
+        """Write the sparse form of the weights, a function of them and of :meth:`threshold`.
+
+        It is zero where they are targeted.
+        """
         ...
 
     def threshold(self, weight: Tensor, most: Callable[[float], float]) -> float:
@@ -55,8 +62,6 @@ class Target(Protocol):
 
 class Marked:
     """The targeted weights by a mask: for every structure and criterion."""
-
-    is_threshold = False
 
     def __init__(self, mask: Tensor):
         self._mask = mask
@@ -79,8 +84,15 @@ class Marked:
             return
         for mask, piece in self.parts(weight):
             targeted = piece * mask  # and zero elsewhere: passes that no branch slows down
-            others = piece - targeted
-            torch.add(others, torch.hardshrink(targeted.mul_(factor), flush), out=piece)
+            piece.sub_(targeted).add_(torch.hardshrink(targeted.mul_(factor), flush))
+
+    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
+        for mask, there, was in self.parts(now, before):
+            pull_(there, was, mask, back)
+
+    def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
+        for mask, own, there in self.parts(weight, out):
+            there.copy_(sparse(own, threshold).masked_fill_(mask, 0))
 
     def threshold(self, weight: Tensor, most: Callable[[float], float]) -> float:
         parts = [(mask, piece.abs()) for mask, piece in self.parts(weight) if piece.numel()]

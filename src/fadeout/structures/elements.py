@@ -16,7 +16,7 @@ from fadeout.selection import floats
 from fadeout.selection import passes as kernels
 from fadeout.selection.passes import Passes
 from fadeout.selection.search import Finder, Lowest, find_lowest
-from fadeout.structures.base import Bound, Structure, Target, change_
+from fadeout.structures.base import Bound, Marked, Structure, Target, change_
 from fadeout.structures.layer_shares import LayerShares, count_sizes
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.sharding import Layout, local
@@ -191,17 +191,12 @@ class Below:
         # what targeted weights are below, but for ties that have to be told apart
         self._limit = lowest.threshold if lowest.ties else floats.after(lowest.threshold, passes.wide)
 
-    @property
-    def is_threshold(self) -> bool:
-        return self._ties is None
-
     def mask(self, weight: Tensor) -> Tensor:
         return self.lowest.mask(self._number, weight)
 
     def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        rows = [kernels.flat(tensor) for tensor in (weight, *others)]
-        alike = all(tensor.stride() == weight.stride() for tensor in others)
-        if self._ties is not None or not alike or rows[0].data_ptr() != weight.data_ptr():
+        rows = self._rows(weight, *others)
+        if rows is None:
             yield self.mask(weight), weight, *others
             return
         for pieces in zip(*map(kernels.pieces, rows), strict=True):
@@ -223,3 +218,26 @@ class Below:
             positions = torch.unravel_index(self._ties, weight.shape)
             shrunk = weight[positions] * factor
             weight[positions] = shrunk.masked_fill_(shrunk.abs() < torch.finfo(weight.dtype).tiny, 0)
+
+    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
+        rows = self._rows(weight, now, before)
+        if rows is None:
+            Marked(self.mask(weight)).pull_(weight, now, before, back)
+        elif self.lowest.threshold >= 0:  # below it nothing is targeted
+            sizes, row, was = rows
+            self._passes.pull(sizes, row, was, self._limit, back)
+
+    def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
+        rows = self._rows(weight, out)
+        if rows is None:
+            Marked(self.mask(weight)).write(sparse, weight, out, threshold)
+        else:  # the threshold says all, and nobody needs a mask
+            self._passes.write(sparse, rows[0], rows[1], threshold)
+
+    def _rows(self, *tensors: Tensor) -> list[Tensor] | None:
+        """Tensors of the same layout in the order of their memory, where there are no ties to tell apart."""
+        first = tensors[0]
+        if self._ties is not None or any(tensor.stride() != first.stride() for tensor in tensors):
+            return None
+        rows = [kernels.flat(tensor) for tensor in tensors]
+        return rows if rows[0].data_ptr() == first.data_ptr() else None

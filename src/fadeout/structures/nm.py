@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fadeout._arguments import Count, checked
+from fadeout.selection.floats import at_most
 from fadeout.selection.search import Finder
 from fadeout.structures.base import BoundMagnitudes, Structure, split
+from fadeout.structures.scores import not_finite
 from fadeout.torch_bridge.sharding import Layout, region_of
 
 
@@ -67,8 +69,8 @@ class NM(Structure):
     def mark(
         self, values: Mapping[str, Tensor], sparsity: float, layout: Layout, magnitude: bool = False
     ) -> dict[str, Tensor]:
-        if magnitude:
-            _check_finite(values, layout)
+        if magnitude and not_finite(values, layout, alone=not layout.sharded):
+            raise FloatingPointError("a number is not finite")
         can_go = {name: self._mark_groups(value, magnitude) for name, value in values.items()}
         if sparsity >= self.sparsity - _COMPLETE:
             return can_go
@@ -81,40 +83,40 @@ class NM(Structure):
         return {name: lowest.mask(number, ranked[number]) for number, name in enumerate(values)}
 
     def _mark_groups(self, values: Tensor, magnitude: bool) -> Tensor:
-        """Mark the ``m - n`` lowest of each group, of equal ones the first: each is compared with all."""
-        marks = torch.zeros_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
-        groups = values.shape[1] // self.m if values.dim() > 1 else 0
-        if not groups or not len(values):
-            return marks
-        for piece, mark in zip(split(values), split(marks), strict=True):
-            members = [member.abs() if magnitude else member for member in self._members(piece, groups)]
-            lower = [torch.zeros_like(member, dtype=torch.int16) for member in members]
-            for later in range(self.m):
-                for earlier in range(later):
-                    not_higher = members[earlier] <= members[later]
-                    lower[later] += not_higher
-                    lower[earlier] += ~not_higher
-            for member, rank in zip(self._members(mark, groups), lower, strict=True):
-                torch.lt(rank, self.m - self.n, out=member)
-        return marks
+        """Mark the ``m - n`` lowest of each group, of equal ones the first: each is compared with all.
 
-    def _members(self, values: Tensor, groups: int) -> tuple[Tensor, ...]:
-        """The first of all groups, the second of all groups, and so on."""
-        return values[:, : groups * self.m].unflatten(1, (groups, self.m)).unbind(2)
+        Every weight is compared with the one so many inputs further on, in the order of memory, where nothing
+        has to be gathered; where that one is in another group, it does not count.
+        """
+        marks = torch.zeros_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
+        if not self.grouped(tuple(values.shape)):
+            return marks
+        pieces, width = split(values), prod(values.shape[2:])
+        inputs = torch.arange(values.shape[1], device=values.device)
+        rest = inputs >= len(inputs) // self.m * self.m
+        place = torch.where(rest, self.m, inputs % self.m)  # in a group; the rest is compared with nothing
+        later = torch.where(rest, self.m, self.m - 1 - place)  # and is never among the lowest
+        kind = torch.int8 if self.m < 128 else torch.int16
+        place, later = (
+            row.to(kind).repeat_interleave(width).repeat(len(pieces[0])) for row in (place, later)
+        )
+        for piece, mark in zip(pieces, split(marks), strict=True):
+            row = (piece.abs() if magnitude else piece).reshape(-1)
+            lower = later[: len(row)].clone()
+            for distance in range(1, self.m):
+                step = distance * width
+                not_higher = at_most(row[:-step], row[step:])
+                not_higher &= at_most(place[: len(row) - step], self.m - 1 - distance)
+                lower[step:] += not_higher.view(torch.int8)
+                lower[:-step] -= not_higher.view(torch.int8)
+            mark.view(-1).copy_(at_most(lower, self.m - self.n - 1))
+        return marks
 
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundNM":
         return BoundNM(self, parameters, layout)
 
 
 _COMPLETE = 1e-3  # 0.333 means a third
-
-
-def _check_finite(values: Mapping[str, Tensor], layout: Layout) -> None:
-    peaks = [piece.abs().amax() for value in values.values() for piece in split(value) if piece.numel()]
-    finite = [bool(peak.isfinite()) for peak in peaks]
-    (odd,) = layout.any([not all(finite)]) if layout.sharded else [not all(finite)]
-    if odd:
-        raise FloatingPointError("a number is not finite")
 
 
 class BoundNM(BoundMagnitudes):

@@ -102,7 +102,7 @@ class Scores:
         return scores
 
 
-def not_finite(parameters: Mapping[str, nn.Parameter], layout: Layout, alone: bool = False) -> str | None:
+def not_finite(parameters: Mapping[str, Tensor], layout: Layout, alone: bool = False) -> str | None:
     """The name of a parameter that holds NaN or infinite weights on any process; None where none does."""
     weights = [local(parameter.detach()) for parameter in parameters.values()]
     # the quickest way to see every weight: a norm takes fifty times as long
