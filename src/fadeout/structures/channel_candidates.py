@@ -13,6 +13,7 @@ from fadeout.graph.rules.base import Analysis, Network
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
+from fadeout.structures.channel_ties import find_ties
 from fadeout.torch_bridge.computed import computers
 
 
@@ -96,7 +97,10 @@ def find_heads(network: Network) -> list[Layer]:
 
 def removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
     """The layers that really lose a channel when it is dead."""
-    dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
+    if not layers:
+        return []
+    ties = find_ties(network, {layer.name: layer.width for layer in layers})
+    dead = {name: torch.from_numpy(mask) for name, mask in ties.every_second().items()}
     found = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
     lost = {
         network.key(node)

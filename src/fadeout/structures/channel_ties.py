@@ -1,8 +1,8 @@
 """Channels of different layers that go only together: they are one candidate.
 
-A depthwise convolution keeps as many channels as it is given, and behind it a norm makes something of a channel
-that is dead in front: in training its shift, in evaluation what its running statistics say. So the one channel
-is gone only when the other is dead too.
+A depthwise convolution keeps as many channels as it is given, and behind it a norm makes something of a
+channel that is dead in front: in training its shift, in evaluation what its running statistics say. So the
+one channel is gone only when the other is dead too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +48,14 @@ class Ties:
         """For each channel of each layer what its candidate has."""
         return dict(zip(self._widths, np.split(values[self._candidate], self._ends), strict=True))
 
+    def every_second(self) -> dict[str, np.ndarray]:
+        """Every second channel of each layer, and what is tied to it."""
+        first = np.unique(self._candidate, return_index=True)[1]
+        number = np.concatenate([np.arange(width) for width in self._widths.values()])
+        return self.by_layer(number[first] % 2 == 1)
+
     def rank(self, scores: Sequence[np.ndarray]) -> np.ndarray:
-        """The ranks of candidates, by the means of their channels' scores; minus infinity stays what it is."""
+        """The ranks of candidates, by their channels' mean scores; minus infinity stays what it is."""
         means = np.bincount(self._candidate, np.concatenate(scores)) / self._sizes
         ranks = np.full(self.count, -np.inf)
         np.maximum.at(ranks, self._candidate, np.concatenate(untied([*self.by_layer(means).values()])))
@@ -86,7 +92,7 @@ def find_ties(network: Network, widths: Mapping[str, int]) -> Ties:
         network: the traced network.
         widths: the number of channels of each layer that may lose some, by module name.
     """
-    rules, count = network.rules, sum(widths.values())
+    rules, count, nothing = network.rules, sum(widths.values()), np.zeros(0, int)
     depthwise = [node for node in rules if rules[node].is_depthwise(network.module(node))]
     if not depthwise:
         return Ties(widths, np.arange(count))
@@ -95,16 +101,22 @@ def find_ties(network: Network, widths: Mapping[str, int]) -> Ties:
         mixes = isinstance(rules[node], Weighted) and node not in depthwise
         return not (mixes or rules[node].joins or rules[node].normalizes)
 
-    labels = belong_together(analyse(network, dead={}, keep_forward=not network.rewritable), passes_on)
-    filtered = np.unique(np.concatenate([labels[node] for node in depthwise]))
+    def find_labels() -> dict[fx.Node, np.ndarray]:
+        return belong_together(analyse(network, dead={}, keep_forward=not network.rewritable), passes_on)
+
+    labels = network.once(find_ties, find_labels)
+    filtered = np.unique(np.concatenate([nothing, *(labels[node] for node in depthwise if node in labels)]))
     nodes = {network.key(node): node for node in labels}
-    first, one, other = 0, [], []
+    first, one, other = 0, [nothing], [nothing]
     for name, width in widths.items():
-        node = nodes[name]
-        for value in (node, source(node)) if rules[node].normalizes else (node,):
-            there = np.isin(labels[value], filtered)
+        values = [nodes[name]] if name in nodes else []
+        if values and rules[values[0]].normalizes:
+            values.append(source(values[0]))
+        for value in values:
+            own = labels.get(value, nothing)
+            there = np.isin(own, filtered)
             one.append(first + np.flatnonzero(there))
-            other.append(count + np.searchsorted(filtered, labels[value][there]))
+            other.append(count + np.searchsorted(filtered, own[there]))
         first += width
     linked = smallest_linked(count + len(filtered), np.concatenate(one), np.concatenate(other))
     return Ties(widths, np.unique(linked[:count], return_inverse=True)[1])
