@@ -187,7 +187,7 @@ def norms(model):
 
 @pytest.mark.parametrize("options", [{}, {"by": "scale"}, {"by": "norm"}, {"multiple_of": 8}], ids=str)
 def test_no_channel_fades_in_vain(options):
-    """MobileNetV2, half of which fades while it trains: compact removes all that faded, and has no warning."""
+    """MobileNetV2, half of which fades while it trains: compact removes all that faded, without a warning."""
     torch.manual_seed(0)
     model, images = models.mobilenetv2(width_mult=0.25), torch.randn(8, 3, 16, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

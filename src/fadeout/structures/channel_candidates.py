@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Analysis, Network
 from fadeout.graph.rules.calls import name_of
+from fadeout.graph.rules.pieces import Concatenated
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
 from fadeout.structures.channel_ties import find_ties
@@ -62,12 +63,12 @@ def filters_of(node: fx.Node, network: Network) -> dict[str, int]:
 
 
 def meets_a_norm(node: fx.Node, network: Network) -> bool:
-    """Whether a norm with scales follows, reshaped or activated perhaps: the channels are the norm's then."""
+    """Whether a norm with scales follows, reshaped, activated or beside others: the channels are its then."""
     for user in node.users:
         rule = network.rules[user]
         if rule.normalizes and rule.scales(network.module(user)):
             return True
-        if (rule.keeps_alike or isinstance(rule, Regrouped)) and meets_a_norm(user, network):
+        if (rule.keeps_alike or isinstance(rule, Regrouped | Concatenated)) and meets_a_norm(user, network):
             return True
     return False
 

@@ -97,12 +97,15 @@ def find_ties(network: Network, widths: Mapping[str, int]) -> Ties:
     if not depthwise:
         return Ties(widths, np.arange(count))
 
-    def passes_on(node: fx.Node) -> bool:
-        mixes = isinstance(rules[node], Weighted) and node not in depthwise
-        return not (mixes or rules[node].joins or rules[node].normalizes)
-
     def find_labels() -> dict[fx.Node, np.ndarray]:
-        return belong_together(analyse(network, dead={}, keep_forward=not network.rewritable), passes_on)
+        whole = analyse(network, dead={}, keep_forward=not network.rewritable)
+
+        def passes_on(node: fx.Node) -> bool:
+            mixes = isinstance(rules[node], Weighted) and node not in depthwise
+            joins = rules[node].joins and len(rules[node].links(node, whole)) > 1
+            return not (mixes or joins or rules[node].normalizes)
+
+        return belong_together(whole, passes_on)
 
     labels = network.once(find_ties, find_labels)
     filtered = np.unique(np.concatenate([nothing, *(labels[node] for node in depthwise if node in labels)]))
