@@ -58,8 +58,9 @@ class Channels(Structure):
     and at each step the lowest of the whole network are targeted, as many as it takes to remove the fraction
     ``sparsity`` of the network's *parameters*: a channel takes its filter and its slice of every consumer
     with it. The least number of channels is taken that reaches the target, so that the network never keeps
-    more than asked for, and removes less than one channel too much. The target grows with progress, as it
-    does for single weights; with ``by="scale"`` it is the whole target from the first step.
+    more than asked for, and removes less than one channel too much. Channels before and after a depthwise
+    convolution go only together: they are one candidate, ranked by their mean score. The target grows with
+    progress, as it does for single weights; with ``by="scale"`` it is the whole target from the first step.
 
     Args:
         example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments; it
