@@ -174,6 +174,22 @@ def test_all_that_can_go_goes(name, min_channels):
         bound.check(most + 1e-6)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("options", [{}, {"by": "norm"}, {"multiple_of": 2}], ids=str)
+def test_what_goes_is_gone_on_both_sides(name, options):
+    torch.manual_seed(0)
+    model = scatter(NETWORKS[name][0]())
+    bound = bind(model, Channels(IMAGES, **options))
+    target = 0.8 * (1 - bound.cost.at_most_left(bound.ties.least(1)) / bound.cost.total)
+    pruned = without(model, bound, target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small = fadeout.compact(pruned, IMAGES)
+    assert size(small) <= (1 - target) * size(model) + 1e-9
+    assert any((module.weight == 0).any() for module in norms(pruned))
+    assert all((module.weight != 0).all() for module in norms(small))
+
+
 def test_what_is_held_takes_its_other_half_along():
     """A pruner that holds one side at zero, as a state from before may say."""
     ties = Ties({"a": 2, "b": 2}, np.array([0, 1, 0, 1]))

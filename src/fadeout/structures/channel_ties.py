@@ -16,7 +16,7 @@ from fadeout.graph.rules.base import Network
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.layers import Weighted
 from fadeout.selection.search import lowest
-from fadeout.structures.channel_deps import belong_together, smallest_linked
+from fadeout.structures.channel_deps import Alive, belong_together, smallest_linked
 from fadeout.structures.channel_scores import untied
 
 
@@ -47,6 +47,12 @@ class Ties:
     def by_layer(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """For each channel of each layer what its candidate has."""
         return dict(zip(self._widths, np.split(values[self._candidate], self._ends), strict=True))
+
+    def settle(self, alive: Alive) -> dict[str, np.ndarray]:
+        """A candidate stays as long as any of its channels does."""
+        stays = np.zeros(self.count, bool)
+        stays[self._candidate[np.concatenate([alive[name] for name in self._widths])]] = True
+        return self.by_layer(stays)
 
     def every_second(self) -> dict[str, np.ndarray]:
         """Every second channel of each layer, and what is tied to it."""

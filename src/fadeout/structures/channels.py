@@ -92,7 +92,8 @@ class Channels(Structure):
             rounding would take more than a point too much, a layer is left unrounded; the ``repr`` of a
             pruner says which. (Where a single channel is more than a point, or in time a layer's step from
             one multiple to the next, so is what may go too much. Layers around a grouped convolution, other
-            than a depthwise one, lose whole sets of channels, and are not rounded.)
+            than a depthwise one, lose whole sets of channels, and are not rounded; nor are those that a
+            depthwise one reads side by side.)
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
 
     Reference: Section 3.3 of the paper; Liu et al., "Learning Efficient Convolutional Networks through
@@ -265,6 +266,7 @@ class BoundChannels(Bound):
             self.rounding = Rounding(
                 *(multiple, families, list(widths), self.cost, structure.min_channels),
                 below=multiple // 2 if timed else None,
+                settle=self.ties.settle,
             )
 
     def _measure(
