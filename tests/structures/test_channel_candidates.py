@@ -44,6 +44,15 @@ def test_what_a_norm_follows_is_the_norms():
     assert found(model, torch.randn(2, 5, 3)) == {"n": 4}
 
 
+def test_what_a_norm_takes_side_by_side_is_the_norms():
+    """As in MixNet: alone, a filter would fade in vain, for the norm would go on."""
+    model = Net(
+        lambda m, x: m.c(m.n(torch.cat([m.a(x), m.b(x)], 1))),
+        **{"a": conv(3, 4), "b": conv(3, 2), "n": nn.BatchNorm2d(6), "c": conv(6, 2)},
+    )
+    assert found(model) == {"n": 6}
+
+
 def test_a_norm_without_scales_lets_filters_go():
     model = nn.Sequential(conv(3, 4), nn.InstanceNorm2d(4), nn.PReLU(), conv(4, 2))
     assert found(model) == {"0": 4}

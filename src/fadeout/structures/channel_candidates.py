@@ -11,8 +11,10 @@ from torch import Tensor, fx
 from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Analysis, Network
 from fadeout.graph.rules.calls import name_of
+from fadeout.graph.rules.pieces import Concatenated
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
+from fadeout.structures.channel_ties import find_ties
 from fadeout.torch_bridge.computed import computers
 
 
@@ -61,12 +63,12 @@ def filters_of(node: fx.Node, network: Network) -> dict[str, int]:
 
 
 def meets_a_norm(node: fx.Node, network: Network) -> bool:
-    """Whether a norm with scales follows, reshaped or activated perhaps: the channels are the norm's then."""
+    """Whether a norm with scales follows, reshaped, activated or beside others: the channels are its then."""
     for user in node.users:
         rule = network.rules[user]
         if rule.normalizes and rule.scales(network.module(user)):
             return True
-        if (rule.keeps_alike or isinstance(rule, Regrouped)) and meets_a_norm(user, network):
+        if (rule.keeps_alike or isinstance(rule, Regrouped | Concatenated)) and meets_a_norm(user, network):
             return True
     return False
 
@@ -96,7 +98,10 @@ def find_heads(network: Network) -> list[Layer]:
 
 def removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
     """The layers that really lose a channel when it is dead."""
-    dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
+    if not layers:
+        return []
+    ties = find_ties(network, {layer.name: layer.width for layer in layers})
+    dead = {name: torch.from_numpy(mask) for name, mask in ties.every_second().items()}
     found = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
     lost = {
         network.key(node)

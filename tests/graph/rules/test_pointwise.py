@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import ALL, FEATURES, Net, check, conv, gathers, kill
+from support.helpers import ALL, FEATURES, Net, check, conv, gathers, kill, size
 from torch import Tensor, nn
+
+import fadeout
+from fadeout.torch_bridge.parameters import has_two_dimensions
 
 # what stays although it is zero is what is tested here: the warning has tests of its own
 pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
@@ -123,6 +127,38 @@ def test_steps_that_leave_zero_alone(step):
     check(model, {})
     model[1] = nn.ReLU()
     check(model, {"0": [1, 3], "3": (ALL, [1, 3])})
+
+
+def shifted(reader: nn.Module) -> Net:
+    """As in HGNetV2: a number that is trained is added to all channels."""
+    model = Net(lambda m, x: m.b(m.scale * m.a(x).relu() + m.shift), a=conv(3, 4), b=reader)
+    model.scale, model.shift = nn.Parameter(torch.tensor([2.0])), nn.Parameter(torch.tensor(0.5))
+    return model
+
+
+def test_a_number_that_is_trained_leaves_a_constant():
+    model = shifted(conv(4, 2))
+    kill(model.a, channels=[0, 2])
+    small = check(model, {"a": [1, 3], "b": (ALL, [1, 3])})
+    torch.testing.assert_close(small.b.bias, model.b.bias + 0.5 * model.b.weight[:, [0, 2]].sum((1, 2, 3)))
+    model = shifted(conv(4, 2, 3, padding=1))  # where the constant shows at the border
+    kill(model.a, channels=[0, 2])
+    check(model, {})
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_channels_count_on_no_value_of_a_number_that_is_trained(padding):
+    """It may be zero when they are bound, and is not when they are removed."""
+    model = nn.Sequential(shifted(conv(4, 4, 2 * padding + 1, padding=padding)), nn.ReLU(), conv(4, 2))
+    images = torch.randn(2, 3, 6, 6)
+    model[0].shift.data.zero_()
+    bound = fadeout.Channels(images, by="norm").bind(model, None, has_two_dimensions)
+    assert [layer.name for layer in bound.layers] == (["0.b"] if padding else ["0.a", "0.b"])
+    model[0].shift.data.fill_(0.5)
+    alive = {layer.name: np.arange(4) % 2 == 0 for layer in bound.layers}
+    for name in alive:
+        kill(model.get_submodule(name), channels=[1, 3])
+    assert bound.cost.left(alive) == size(fadeout.compact(model, images))
 
 
 def test_padding_among_the_channels_moves_them():

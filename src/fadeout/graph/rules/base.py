@@ -331,6 +331,10 @@ class Rule:
         """Whether there are groups of several channels, which must keep equal numbers."""
         return False
 
+    def is_depthwise(self, module: Any) -> bool:
+        """Whether each channel is filtered by itself, so that it goes only with what its filters make."""
+        return False
+
     def operations(self, module: Any, given: Any, output: Any) -> tuple[int, int]:
         """One call in the paper's convention: by the input's height and width, and by the output's."""
         return 0, 0

@@ -268,6 +268,9 @@ class Convolution(Weighted):
     def is_grouped(self, module: Any) -> bool:
         return module.groups not in (1, module.in_channels)
 
+    def is_depthwise(self, module: Any) -> bool:
+        return module.groups == module.in_channels > 1
+
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
         module.in_channels, module.out_channels, module.groups = inputs, outputs, groups
 

@@ -180,13 +180,13 @@ class Arithmetic(Rule):
         sides = self._sides(node, a)
         if sides is None:
             return
-        known = [flow.constant for _, flow in sides]
-        if len(known) == len(self._operands(node)):
-            name = name_of(node).strip("_").removeprefix("i")
-            constant = _OPERATIONS[name](*known)
-            constant = torch.where(constant.isfinite(), constant, math.nan)
-        else:
-            constant = torch.full_like(known[0], math.nan)
+        flows, width = dict(sides), sides[0][1].width
+        known = [
+            flows[one].constant if one in flows else torch.full((width,), _scalar(one, a)).double()
+            for one in self._operands(node)
+        ]
+        constant = _OPERATIONS[name_of(node).strip("_").removeprefix("i")](*known)
+        constant = torch.where(constant.isfinite(), constant, math.nan)
         if "mul" in name_of(node):
             zero = torch.stack([values == 0 for values in known]).any(0)
             constant = torch.where(zero, 0.0, constant)
@@ -246,6 +246,20 @@ class Arithmetic(Rule):
             if not spread and all(one is not side for side, _ in sides):
                 return None
         return sides
+
+
+def _scalar(operand: Any, a: Analysis) -> float:
+    """The value of a parameter that is a single number, which all channels share; NaN for all else.
+
+    Where it is not its value that counts, for it may still be trained, one that nothing else is equal to.
+    """
+    if not isinstance(operand, fx.Node) or operand.op != "get_attr" or a.shape(operand).numel() != 1:
+        return math.nan
+    owner, _, name = str(operand.target).rpartition(".")
+    parameter = getattr(a.network.modules.get(owner), name, None)
+    if not isinstance(parameter, nn.Parameter):
+        return math.nan
+    return 1 / math.pi if a.dead is not None else float(parameter.detach())
 
 
 @handles(calls=["where"])
