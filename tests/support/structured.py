@@ -4,7 +4,6 @@ import copy
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -164,18 +163,14 @@ def check_target(
             rows = by_channel(layer, name, marks[name])
             assert torch.equal(rows.any(1), rows.all(1))  # channels go whole
             assert torch.equal(dead.setdefault(layer.name, rows.all(1)), rows.all(1))
-    candidates = bound.ties.by_layer(np.arange(bound.ties.count))
-    scores: dict[int, list[float]] = {}  # of a candidate, those of all its channels
-    for layer in bound.layers:
-        for one, gone, own in zip(candidates[layer.name], dead[layer.name], score(bound, layer), strict=True):
-            if gone:
-                scores.setdefault(one, []).append(own.item())
-    last = max(scores, key=lambda one: sum(scores[one]) / len(scores[one]))
+    taken = [
+        (score(bound, layer)[i], layer.name, i) for layer in bound.layers for i in dead[layer.name].nonzero()
+    ]
+    _, name, last = max(taken)
     options = {"couple": structure.couple}
     wanted = sparsity * count(model)
     assert count(model) - left(model, dead, bound, example, count, **options) >= wanted
-    for name, own in candidates.items():
-        dead[name][torch.from_numpy(own == last)] = False
+    dead[name][last] = False
     assert count(model) - left(model, dead, bound, example, count, **options) < wanted
 
 

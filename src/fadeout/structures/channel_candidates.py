@@ -1,8 +1,9 @@
 """Which channels can go: the layers and heads of a traced network, and what belongs to each of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import UnionType
 
 import numpy as np
 import torch
@@ -11,10 +12,9 @@ from torch import Tensor, fx
 from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Analysis, Network
 from fadeout.graph.rules.calls import name_of
-from fadeout.graph.rules.pieces import Concatenated
+from fadeout.graph.rules.pieces import Concatenated, Item, Split
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
-from fadeout.structures.channel_ties import find_ties
 from fadeout.torch_bridge.computed import computers
 
 
@@ -64,13 +64,38 @@ def filters_of(node: fx.Node, network: Network) -> dict[str, int]:
 
 def meets_a_norm(node: fx.Node, network: Network) -> bool:
     """Whether a norm with scales follows, reshaped, activated or beside others: the channels are its then."""
+    readers = _readers(node, network, Regrouped | Concatenated)
+    return any(_has_scales(reader, network) for reader in readers)
+
+
+def goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bool:
+    """Whether only depthwise convolutions (and norms) take it, behind which the same channels are candidates.
+
+    When the channel behind is dead, nobody needs the one in front, which need not fade for it. The other way
+    round nothing can go: a norm behind makes something of whatever it gets, and undoes a fade in front.
+    """
+    readers = _readers(node, network, Regrouped | Concatenated | Split | Item)
+    others = [reader for reader in readers if not _has_scales(reader, network)]
+    return bool(others) and all(
+        network.rules[reader].is_depthwise(network.module(reader))
+        and (meets_a_norm(reader, network) or (by_norm and bool(filters_of(reader, network))))
+        for reader in others
+    )
+
+
+def _has_scales(node: fx.Node, network: Network) -> bool:
+    rule = network.rules[node]
+    return rule.normalizes and bool(rule.scales(network.module(node)))
+
+
+def _readers(node: fx.Node, network: Network, through: UnionType) -> Iterator[fx.Node]:
+    """What takes a value, activated perhaps, or through calls of these rules."""
     for user in node.users:
         rule = network.rules[user]
-        if rule.normalizes and rule.scales(network.module(user)):
-            return True
-        if (rule.keeps_alike or isinstance(rule, Regrouped | Concatenated)) and meets_a_norm(user, network):
-            return True
-    return False
+        if rule.keeps_alike or isinstance(rule, through):
+            yield from _readers(user, network, through)
+        else:
+            yield user
 
 
 def feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
@@ -98,10 +123,7 @@ def find_heads(network: Network) -> list[Layer]:
 
 def removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
     """The layers that really lose a channel when it is dead."""
-    if not layers:
-        return []
-    ties = find_ties(network, {layer.name: layer.width for layer in layers})
-    dead = {name: torch.from_numpy(mask) for name, mask in ties.every_second().items()}
+    dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
     found = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
     lost = {
         network.key(node)

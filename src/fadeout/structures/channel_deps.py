@@ -161,41 +161,27 @@ def find_dependencies(
     return Dependencies(result, widths)
 
 
-def belong_together(
-    whole: Analysis, through: Callable[[fx.Node], bool] = lambda node: True
-) -> dict[fx.Node, np.ndarray]:
-    """For each channel of each value a number: equal for those that belong together.
-
-    Args:
-        whole: an analysis of the network.
-        through: whether channels on both sides of a call may belong together.
-    """
+def belong_together(whole: Analysis) -> dict[fx.Node, np.ndarray]:
+    """For each channel of each value a number: equal for those that belong together."""
     sizes = [flow.width for flow in whole.flows.values()]
     first = dict(zip(whole.flows, np.cumsum([0, *sizes]).tolist(), strict=False))
     one, other = [np.zeros(0, int)], [np.zeros(0, int)]
-    for node in filter(through, whole.flows):
+    for node in whole.flows:
         for before, inputs, outputs in whole.rules[node].links(node, whole):
             if before in first:
                 one.append(first[before] + inputs)
                 other.append(first[node] + outputs)
-    number = smallest_linked(sum(sizes), np.concatenate(one), np.concatenate(other))
-    return {node: number[first[node] : first[node] + flow.width] for node, flow in whole.flows.items()}
-
-
-def smallest_linked(count: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """For each of the numbers below ``count`` the smallest that links lead to.
-
-    >>> smallest_linked(5, np.array([4, 2]), np.array([3, 4]))
-    array([0, 1, 2, 2, 2])
-    """
-    number = np.arange(count)
+    left, right = np.concatenate(one), np.concatenate(other)
+    number = np.arange(sum(sizes))
     while True:  # the smallest number spreads along the links, and jumps ahead
         new, smaller = number.copy(), np.minimum(number[left], number[right])
         np.minimum.at(new, left, smaller)
         np.minimum.at(new, right, smaller)
         new = new[new]
         if np.array_equal(new, number):
-            return number
+            return {
+                node: number[first[node] : first[node] + flow.width] for node, flow in whole.flows.items()
+            }
         number = new
 
 

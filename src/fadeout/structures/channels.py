@@ -18,6 +18,7 @@ from fadeout.fades import Decay, Fade
 from fadeout.graph.rules.base import Network
 from fadeout.graph.rules.calls import source
 from fadeout.graph.trace import trace
+from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Marked, Structure, Target
 from fadeout.structures.channel_candidates import (
     Layer,
@@ -25,13 +26,13 @@ from fadeout.structures.channel_candidates import (
     feeds_a_normed_addition,
     filters_of,
     find_heads,
+    goes_with_what_follows,
     meets_a_norm,
     removable,
     why_nothing_can_go,
 )
 from fadeout.structures.channel_cost import Cost, find_cost
-from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares
-from fadeout.structures.channel_ties import find_ties
+from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares, untied
 from fadeout.structures.channel_time import find_time, measure_time, time_removal
 from fadeout.structures.rounding import Multiple, Rounding, find_families, first_true, multiple_for
 from fadeout.structures.scores import Scores, not_finite, widened
@@ -58,9 +59,8 @@ class Channels(Structure):
     and at each step the lowest of the whole network are targeted, as many as it takes to remove the fraction
     ``sparsity`` of the network's *parameters*: a channel takes its filter and its slice of every consumer
     with it. The least number of channels is taken that reaches the target, so that the network never keeps
-    more than asked for, and removes less than one channel too much. Channels before and after a depthwise
-    convolution go only together: they are one candidate, ranked by their mean score. The target grows with
-    progress, as it does for single weights; with ``by="scale"`` it is the whole target from the first step.
+    more than asked for, and removes less than one channel too much. The target grows with progress, as it
+    does for single weights; with ``by="scale"`` it is the whole target from the first step.
 
     Args:
         example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments; it
@@ -92,8 +92,7 @@ class Channels(Structure):
             rounding would take more than a point too much, a layer is left unrounded; the ``repr`` of a
             pruner says which. (Where a single channel is more than a point, or in time a layer's step from
             one multiple to the next, so is what may go too much. Layers around a grouped convolution, other
-            than a depthwise one, lose whole sets of channels, and are not rounded; nor are those that a
-            depthwise one reads side by side.)
+            than a depthwise one, lose whole sets of channels, and are not rounded.)
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
 
     Reference: Section 3.3 of the paper; Liu et al., "Learning Efficient Convolutional Networks through
@@ -192,6 +191,8 @@ class Channels(Structure):
         rule, by_norm = network.rules[node], self.by == "norm"
         if node.op != "call_module" or len(network.sites(node)) > 1:
             return None
+        if goes_with_what_follows(node, network, by_norm):
+            return None
         name = str(node.target)
         own = tuple(f"{name}.{each}" for each in rule.scales(network.module(node)))
         if own:
@@ -245,7 +246,6 @@ class BoundChannels(Bound):
             measured: what depends on the machine, if it is known already.
         """
         widths, structure = {layer.name: layer.width for layer in self.layers}, self.structure
-        self.ties = find_ties(network, widths)
         self.computed = computed_layers(network)
         timed, families = structure.of == "time", list[list[int]]()
         if timed or structure.multiple_of != 1:
@@ -266,7 +266,6 @@ class BoundChannels(Bound):
             self.rounding = Rounding(
                 *(multiple, families, list(widths), self.cost, structure.min_channels),
                 below=multiple // 2 if timed else None,
-                settle=self.ties.settle,
             )
 
     def _measure(
@@ -296,7 +295,7 @@ class BoundChannels(Bound):
         return [name for layer in self.layers for name in layer.fading]
 
     def in_words(self) -> str:
-        words = f"{self.ties.count:,} channels of {len(self.layers)} layers"
+        words = f"{sum(layer.width for layer in self.layers):,} channels of {len(self.layers)} layers"
         if self.computed:
             hows = ", ".join(dict.fromkeys(how for how, _ in self.computed.values()))
             words += f" ({len(self.computed)} more keep all: {hows} computes their weights)"
@@ -320,7 +319,7 @@ class BoundChannels(Bound):
         own = self.structure.sparsity
         if own is not None and sparsity != own:
             raise ValueError(f"faster={1 / (1 - own):g} is sparsity={own:g}, got {sparsity:g}: say it once")
-        most = 1 - self.cost.at_most_left(self.ties.least(self.structure.min_channels)) / self.cost.total
+        most = 1 - self.cost.at_most_left(self.structure.min_channels) / self.cost.total
         if sparsity > most and self.structure.of == "time":
             raise ValueError(
                 f"no choice of channels is {1 / (1 - sparsity):.3g} times as fast in {self.structure.engine} "
@@ -349,23 +348,25 @@ class BoundChannels(Bound):
         """Mark scale and shift of the channels that a removal at this sparsity would take."""
         sizes = self._sizes(scores)
         ranked = [joined([layer.by_unit(n, sizes[n]) for n in layer.scored]) for layer in self.layers]
-        ranks = self.ties.rank([over_mean(scores) for scores in ranked] if self._relative else ranked)
+        ranked = untied([over_mean(scores) for scores in ranked] if self._relative else ranked)
         if self.rounding is not None:
-            by_layer = [*self.ties.by_layer(ranks).values()]
-            return self._masks(self.rounding.choose(by_layer, sparsity * self.cost.total))
-        order = ranks.argsort(kind="stable")
-        order = order[self.ties.free(ranks, self.structure.min_channels)[order]]
+            return self._masks(self.rounding.choose(ranked, sparsity * self.cost.total))
+        free = np.concatenate([self._free(score) for score in ranked])
+        together = np.concatenate(ranked)
+        order = together.argsort(kind="stable")
+        order = order[free[order]]
+        ends = np.cumsum([layer.width for layer in self.layers])[:-1]
 
         def alive(count: int) -> dict[str, np.ndarray]:
-            stays = np.ones(self.ties.count, bool)
+            stays = np.ones(len(together), bool)
             stays[order[:count]] = False
-            return self.ties.by_layer(stays)
+            return {layer.name: mask for layer, mask in zip(self.layers, np.split(stays, ends), strict=True)}
 
         wanted = sparsity * self.cost.total
         self._last = first_true(
             lambda count: self.cost.total - self.cost.left(alive(count)) >= wanted, len(order), self._last
         )
-        held = int(np.isneginf(ranks[order]).sum())  # such as a pruner keeps down are taken in any case
+        held = int(np.isneginf(together[order]).sum())  # such as a pruner keeps down are taken in any case
         return self._masks(alive(max(self._last, held)))
 
     def outcome(self, sparsity: float) -> str:
@@ -417,6 +418,11 @@ class BoundChannels(Bound):
         rows = layer.by_slice(name, dead, region.whole[dim])[region.slices[dim]]
         shape = [-1 if d == dim else 1 for d in range(block.dim())]
         return rows.to(block.device).view(shape).expand_as(block)
+
+    def _free(self, scores: np.ndarray) -> np.ndarray:
+        """All but the highest ``min_channels`` of a layer, which must stay."""
+        stay = lowest([torch.from_numpy(scores)], max(len(scores) - self.structure.min_channels, 0))
+        return stay[0].numpy()
 
 
 _TAYLOR = criteria.moving_average(criteria.taylor, decay=0.99, before=criteria.magnitude)

@@ -4,7 +4,7 @@ One channel more than a processor's vectors hold can cost as much as fifteen. So
 multiples, and more of the lowest channels go in exchange.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from fadeout.graph.analysis import analyse
 from fadeout.graph.example import Example
 from fadeout.graph.rules.base import Network
 from fadeout.structures.channel_cost import dependencies_of
-from fadeout.structures.channel_deps import Alive, belong_together
+from fadeout.structures.channel_deps import belong_together
 
 Multiple = Count | Literal["auto"]
 
@@ -47,7 +47,6 @@ class Rounding:
         min_channels: so many stay in each layer.
         below: numbers up to this are not rounded; by default all below one multiple. (For a target in time,
             up to half of one: what more there is takes as long as a whole one.)
-        settle: what really stays, where channels of several families go only together.
     """
 
     def __init__(
@@ -58,16 +57,15 @@ class Rounding:
         cost: Any,
         min_channels: int,
         below: int | None = None,
-        settle: Callable[[Alive], Alive] = lambda alive: alive,
     ):
         self._below = multiple - 1 if below is None else below
         self.multiple, self._families, self._names = multiple, families, names
-        self._cost, self._min_channels, self._settle = cost, min_channels, settle
+        self._cost, self._min_channels = cost, min_channels
         self._last = 0  # how many channels the last choice took: the next takes nearly as many
         self.unrounded: tuple[str, ...] = ()
         """The layers that the last choice left unrounded, for the sake of the target."""
 
-    def choose(self, ranked: Sequence[np.ndarray], wanted: float) -> Alive:
+    def choose(self, ranked: Sequence[np.ndarray], wanted: float) -> dict[str, np.ndarray]:
         """What stays of each layer.
 
         Args:
@@ -92,13 +90,13 @@ class Rounding:
             gone = np.bincount(order[: max(count, sum(held))], minlength=len(widths)).tolist()
             return [min(self._rounded(w - g, w), w - h) for g, w, h in zip(gone, widths, held, strict=True)]
 
-        def alive(numbers: Sequence[int]) -> Alive:
+        def alive(numbers: Sequence[int]) -> dict[str, np.ndarray]:
             masks: dict[str, np.ndarray] = {}
             for family, lowest, number in zip(self._families, orders, numbers, strict=True):
                 mask = np.zeros(len(lowest), bool)
                 mask[lowest[len(lowest) - number :]] = True
                 masks |= {self._names[layer]: mask for layer in family}
-            return self._settle({name: masks[name] for name in self._names})
+            return {name: masks[name] for name in self._names}
 
         def removed(numbers: Sequence[int]) -> float:
             return self._cost.total - self._cost.left(alive(numbers))
@@ -169,9 +167,8 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
     names = list(widths)
     labels = belong_together(analyse(network, couple=couple, dead={}, whole=True))
     nodes = {network.key(node): node for node in labels}
-    depthwise = {
-        labels[node].tobytes() for node in labels if network.rules[node].is_depthwise(network.module(node))
-    }
+    modules = [node for node in labels if node.op == "call_module"]
+    depthwise = {labels[node].tobytes() for node in modules if _is_depthwise(network.module(node))}
     families: dict[bytes, list[int]] = {}
     for number, name in enumerate(names):
         own = labels[nodes[name]].tobytes()
@@ -183,6 +180,10 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
             one = sorted({number for layer in layers for number in family[layer]})
             family |= dict.fromkeys(one, one)
     return list({id(one): one for one in family.values()}.values())
+
+
+def _is_depthwise(module: Any) -> bool:
+    return getattr(module, "groups", 1) > 1 and module.groups == module.in_channels == module.out_channels
 
 
 def first_true(reached: Any, count: int, guess: int) -> int:
