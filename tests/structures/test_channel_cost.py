@@ -56,7 +56,7 @@ def test_counting_by_labels_equals_the_analysis(network):
     example = DIGIT if network == "digits" else IMAGE
     for of in ("parameters",) if network in LARGER else ("parameters", "operations"):
         bound = bind(build(), Channels(example, of=of, **arguments))
-        check(bound, quick=network not in ("grouped", "without norms"))
+        check(bound, quick=network != "grouped")
 
 
 @pytest.mark.parametrize(

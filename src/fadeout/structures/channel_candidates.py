@@ -3,16 +3,15 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import UnionType
 
 import numpy as np
 import torch
 from torch import Tensor, fx
 
 from fadeout.graph.analysis import analyse
-from fadeout.graph.rules.base import Analysis, Network
+from fadeout.graph.rules.base import Analysis, Network, Rule
 from fadeout.graph.rules.calls import name_of
-from fadeout.graph.rules.pieces import Concatenated, Item, Split
+from fadeout.graph.rules.pieces import Concatenated
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
 from fadeout.torch_bridge.computed import computers
@@ -64,8 +63,7 @@ def filters_of(node: fx.Node, network: Network) -> dict[str, int]:
 
 def meets_a_norm(node: fx.Node, network: Network) -> bool:
     """Whether a norm with scales follows, reshaped, activated or beside others: the channels are its then."""
-    readers = _readers(node, network, Regrouped | Concatenated)
-    return any(_has_scales(reader, network) for reader in readers)
+    return any(_has_scales(one, network) for one in _readers(node, network, Regrouped, Concatenated))
 
 
 def goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bool:
@@ -73,9 +71,9 @@ def goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bo
 
     When the channel behind is dead, nobody needs the one in front, which need not fade for it. The other way
     round nothing can go: a norm behind makes something of whatever it gets, and undoes a fade in front.
+    (Beside others or in parts it is a candidate, since something of it must stay.)
     """
-    readers = _readers(node, network, Regrouped | Concatenated | Split | Item)
-    others = [reader for reader in readers if not _has_scales(reader, network)]
+    others = [reader for reader in _readers(node, network) if not _has_scales(reader, network)]
     return bool(others) and all(
         network.rules[reader].is_depthwise(network.module(reader))
         and (meets_a_norm(reader, network) or (by_norm and bool(filters_of(reader, network))))
@@ -88,12 +86,12 @@ def _has_scales(node: fx.Node, network: Network) -> bool:
     return rule.normalizes and bool(rule.scales(network.module(node)))
 
 
-def _readers(node: fx.Node, network: Network, through: UnionType) -> Iterator[fx.Node]:
+def _readers(node: fx.Node, network: Network, *through: type[Rule]) -> Iterator[fx.Node]:
     """What takes a value, activated perhaps, or through calls of these rules."""
     for user in node.users:
         rule = network.rules[user]
         if rule.keeps_alike or isinstance(rule, through):
-            yield from _readers(user, network, through)
+            yield from _readers(user, network, *through)
         else:
             yield user
 
