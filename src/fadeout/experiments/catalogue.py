@@ -324,7 +324,7 @@ def latent_variants() -> Iterator[Run]:
 def rounding() -> Iterator[Run]:
     """Asked for 2 and 4 times as fast: a small network on digits, ResNet-20 on CIFAR-10, 300 steps."""
     tasks = {
-        "digits": {"time_batch": 64},
+        "digits": {"time_batch": 1024},
         "resnet20-16-cifar10-12": {"time_batch": 16, "epochs": 3, "steps": 100},
     }
     fast = {"structure": "channels", "of": "time", "engine": "onnxruntime"}
