@@ -42,7 +42,8 @@ class Experiment:
         """What the paper has for it."""
         if self.name in TITLES:
             return published(self.name)
-        networks = {(run.model, run.width, run.structure, run.sparsity) for run in self.runs()}
+        counted = [run for run in self.runs() if run.of == "parameters"]  # as the paper's targets are
+        networks = {(run.model, run.width, run.structure, run.sparsity) for run in counted}
         similar = published("cifar10-tradeoff", source="Table 3")
         return [v for v in similar if (v.network, v.width, v.structure, v.sparsity) in networks]
 
