@@ -3,7 +3,7 @@
     python benchmarks/speed.py [PAGE ...] [--threads N ...]
 
 Pages are widths, time_targets, stored_bytes and sparse_speed; by default all of them, about half an hour.
-Each writes results/speed-PAGE.md and .json.
+Each writes results/speed-PAGE.md and .json; from those of widths and time_targets comes results/speed.svg.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sparse_speed
+import speed_figure
 import stored_bytes
 import time_targets
 import widths
@@ -56,6 +57,8 @@ def main() -> None:
         if name not in PAGES:
             parser.error(f"no page {name!r}: there is {', '.join(PAGES)}")
         run(name, arguments.results, arguments.threads)
+    if speed_figure.PAGES.issubset(path.stem for path in arguments.results.glob("speed-*.json")):
+        speed_figure.draw(arguments.results)
 
 
 if __name__ == "__main__":

@@ -201,3 +201,20 @@ def test_pages_of_speed(page, monkeypatch, tmp_path):
     written = json.loads((tmp_path / f"speed-{page.replace('_', '-')}.json").read_text())
     assert written["rows"]
     assert f"speed.py {page}" in (tmp_path / f"speed-{page.replace('_', '-')}.md").read_text()
+
+
+def test_the_figure_of_speed(tmp_path):
+    rows = {
+        "time-targets": [{"network": "ResNet-20, 64 maps", "engine": "pytorch", "asked": 2.0, "got": 1.9}],
+        "widths": [
+            {"network": "ResNet-20, 64 maps", "what": f"50%, {how}", "operations": 2.0}
+            | {f"{engine}, 1 threads": 1.5 for engine in ("onnxruntime", "channels_last")}
+            for how in ("any width", "multiples of 16", "Torch-Pruning, round_to=16")
+        ],
+    }
+    for page, own in rows.items():
+        (tmp_path / f"speed-{page}.json").write_text(json.dumps({"rows": own}))
+    importlib.import_module("speed_figure").draw(tmp_path)
+    shown = (tmp_path / "speed.svg").read_text()
+    for text in ("got over asked", "in PyTorch", "ResNet-20", "0.75"):
+        assert f"<!-- {text} -->" in shown or text in shown

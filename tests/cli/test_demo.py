@@ -90,6 +90,9 @@ def test_channels_are_cut_out(done):
         assert line["operations"] < dense["operations"]
         assert line["bytes"] < dense["bytes"]
         assert f"{line['parameters']:,}" in printed
+        for engine, milliseconds in line["milliseconds"].items():
+            times = dense["milliseconds"][engine] / milliseconds
+            assert f"{milliseconds:.2f} {times:.1f}x" in printed
     small = fadeout.load(folder / "small.safetensors", lambda: fadeout.models.smallcnn(norm=True))
     assert sum(p.numel() for p in small.parameters()) == shrunk[-1]["parameters"]
     assert (folder / "small.safetensors").stat().st_size == shrunk[-1]["bytes"]

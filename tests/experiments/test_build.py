@@ -72,3 +72,10 @@ def test_what_the_target_of_channels_counts(changes, of, multiple):
     built = build_structure(run, torch.zeros(1, 1, 8, 8))
     assert (built.of, built.multiple_of, built.engine) == (of, multiple, run.engine)
     assert f"90 % of {of}" in str(run)
+
+
+def test_time_is_that_of_as_many_examples_as_asked_for():
+    run = Run(structure="channels", of="time", time_batch=3)
+    assert build_structure(run, torch.ones(1, 1, 8, 8)).example_input.shape == (3, 1, 8, 8)
+    with pytest.raises(ValueError, match="digits is one example, got time_batch=3"):
+        build_structure(run, (torch.ones(4, 2), torch.ones(2, 5)))

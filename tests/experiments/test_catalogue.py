@@ -49,3 +49,8 @@ def test_every_run_has_phases_and_structured_ones_may_collapse(name):
         assert run.phases()
         if run.structure == "channels" and name in TITLES and name != "cost":
             assert run.min_channels == 0
+
+
+def test_a_target_in_time_is_not_beside_the_papers():
+    assert EXPERIMENTS["cifar10-short"].published()
+    assert EXPERIMENTS["rounding"].published() == []

@@ -36,6 +36,13 @@ def test_channels_count_what_is_there_and_weights_what_is_not_zero():
     assert left["elements"] > left["channels"]
 
 
+def test_a_target_in_time_is_measured():
+    assert "milliseconds" not in record_of(Run(structure="channels"))
+    record = record_of(Run(structure="channels", of="time", time_batch=2))
+    assert record["milliseconds"] > 0
+    assert record["milliseconds_left"] > 0
+
+
 def test_lines():
     line = describe_record(record_of(RUN, before=95.0, removed=80.0))
     assert line.startswith(

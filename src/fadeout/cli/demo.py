@@ -11,7 +11,6 @@ from fadeout._checks import extra
 from fadeout.cli.display import Display
 from fadeout.experiments.data import digits
 from fadeout.experiments.demo import (
-    SHRUNK_HEADINGS,
     Outcome,
     Settings,
     Shrunk,
@@ -19,6 +18,7 @@ from fadeout.experiments.demo import (
     percent,
     shrink,
     shrunk_cells,
+    shrunk_headings,
 )
 from fadeout.experiments.demo.report import results, write_report, write_results
 from fadeout.experiments.report.figures.demo import write_figure
@@ -37,7 +37,7 @@ def demo(output: Path = Path("fadeout-demo"), seed: int = 0, *, quick: bool = Fa
 
     Trains a small convolutional network from one initialisation: dense, and pruned by 90, 95, 98 and 99 %
     with one-shot and iterative magnitude pruning and with fadeout. Then lets whole channels of it fade, cuts
-    them out, and measures the smaller network. Prints two tables, and writes a figure, the numbers, the
+    them out, and times the smaller network. Prints two tables, and writes a figure, the numbers, the
     smaller network and a report to read in a browser. Takes about two minutes.
 
     Args:
@@ -96,7 +96,7 @@ def shrunk_table(lines: list[Shrunk]) -> Table:
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.title, grid.title_justify = "channels cut out", "left"
     grid.add_column("target")
-    for heading in SHRUNK_HEADINGS:
+    for heading in shrunk_headings(lines[0]):
         grid.add_column(heading, justify="right")
     for line in lines:
         grid.add_row(percent(line.sparsity) if line.sparsity else "dense", *shrunk_cells(line, lines[0]))

@@ -84,7 +84,7 @@ def build_structure(run: Run, example: Any) -> Structure:
         by = None if run.method == "auto" else "scale"  # all others rank as the paper does
         multiple = "auto" if run.multiple_of == 0 else run.multiple_of
         return Channels(
-            example,
+            timed_example(run, example),
             by=by,
             of=run.of,
             engine=run.engine,
@@ -92,3 +92,12 @@ def build_structure(run: Run, example: Any) -> Structure:
             multiple_of=multiple,
         )
     return AuthorsElements() if run.preset == "authors" else Elements()
+
+
+def timed_example(run: Run, example: Any) -> Any:
+    """What a network runs on when its time is measured: as many examples as count together."""
+    if run.time_batch == 1:
+        return example
+    if isinstance(example, tuple):
+        raise ValueError(f"{run.data} is one example, got time_batch={run.time_batch}")
+    return example.expand(run.time_batch, *example.shape[1:]).contiguous()

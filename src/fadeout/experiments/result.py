@@ -1,5 +1,6 @@
 """What is kept of a finished run: accuracies, sizes, and the conditions under which they came about."""
 
+import copy
 import warnings
 from typing import Any
 
@@ -7,9 +8,12 @@ from torch import nn
 
 from fadeout._tables import printable
 from fadeout.compaction.compact import compact
+from fadeout.engines import time_networks
+from fadeout.experiments.build import timed_example
 from fadeout.experiments.disk.record_file import VERSION
 from fadeout.experiments.disk.run_folder import conditions
 from fadeout.experiments.run import Run
+from fadeout.graph.example import Example
 from fadeout.measure import measure
 
 
@@ -28,7 +32,7 @@ def make_record(
         seconds: how long it took.
     """
     after, top5 = figures["after"], figures["top5"]
-    dense = measure(model, example).total
+    dense, start = measure(model, example).total, copy.deepcopy(model)
     model.load_state_dict(state)
     with warnings.catch_warnings():  # of single weights, whole rows of which may be zero
         warnings.filterwarnings("ignore", "compact.. keeps")
@@ -48,9 +52,19 @@ def make_record(
         "operations": dense.operations_output,
         "operations_left": small.operations_output,
         "seconds": round(seconds, 2),
+        **(_milliseconds(run, start, model, example) if run.of == "time" else {}),
         **({"overlap": figures["overlap"]} if "overlap" in figures else {}),
         **conditions(),
     }
+
+
+def _milliseconds(run: Run, start: nn.Module, finished: nn.Module, example: Any) -> dict[str, float]:
+    """How long both networks take, in turns, where the finished one was to be fast."""
+    timed = timed_example(run, example)
+    networks = {"": compact(start, timed, for_inference=True)}
+    networks["_left"] = compact(finished, timed, for_inference=True)
+    seconds = time_networks(networks, Example.of(timed), run.engine)
+    return {f"milliseconds{part}": round(1000 * each, 4) for part, each in seconds.items()}
 
 
 def make_failure(run: Run, error: str) -> dict[str, Any]:

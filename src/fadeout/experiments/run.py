@@ -82,7 +82,9 @@ class Common:
     min_channels: int = 1
     """channels that each layer keeps; with 0 a layer may collapse, as in the paper"""
     of: Literal["parameters", "operations", "time"] = field(default="parameters", metadata=_LATER)
-    """what the sparsity counts, with channels; time is that of one example in a forward pass, as measured"""
+    """what the sparsity counts, with channels; time is that of a forward pass, as measured"""
+    time_batch: int = field(default=1, metadata=_LATER)
+    """examples in the forward pass whose time counts"""
     engine: Literal["pytorch", "channels_last", "onnxruntime"] = field(default="pytorch", metadata=_LATER)
     """where a network that loses time is to be fast"""
     multiple_of: int | None = field(default=None, metadata=_LATER)
@@ -208,5 +210,5 @@ class Run(_Options, Common):
 _MOST_EPOCHS = 10**9
 _POSITIVE = (
     *("width", "rows", "columns", "n", "m", "epochs", "batch_size", "evaluate_every", "epochs_scale", "lr"),
-    "steps",
+    *("steps", "time_batch"),
 )

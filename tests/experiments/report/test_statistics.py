@@ -22,6 +22,15 @@ def test_means_by_hand():
     assert [one["run"]["seed"] for one in group.records] == [0, 1, 2]
 
 
+def test_speeds_by_hand():
+    times = [{"milliseconds": 6.0, "milliseconds_left": left} for left in (2.0, 3.0)]
+    made = [{**record(80.0, seed=seed), **own} for seed, own in enumerate(times)]
+    (group,) = group_runs(section(made))
+    assert group.estimates["faster"].mean == 2.5
+    assert table([group])["times as fast"][0].text == "2.50 ± 0.71"
+    assert "times as fast" not in table(group_runs(section([record(80.0)])))
+
+
 def test_one_seed_has_no_spread():
     (group,) = group_runs(section([record(80.0)]))
     assert group.estimates["after"].std is None

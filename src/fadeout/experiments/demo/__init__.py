@@ -1,17 +1,18 @@
 """The demo: every method on one small network, in a minute or two, on data that come along."""
 
-import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fadeout._checks import MissingExtraError
 from fadeout.compaction.compact import compact
+from fadeout.engines import Engine, time_networks
 from fadeout.experiments.build import build_model
 from fadeout.experiments.data import Dataset
 from fadeout.experiments.demo.fading import Fading
@@ -20,12 +21,16 @@ from fadeout.experiments.disk.run_folder import share_training
 from fadeout.experiments.execute import execute
 from fadeout.experiments.run import Run
 from fadeout.experiments.training import evaluate
+from fadeout.graph.example import Example
 from fadeout.masks import Masks
 from fadeout.measure import measure
 from fadeout.storage.network_file import save
 
 NAMES = {"dense": "dense", "one_shot": "one-shot", "han": "iterative", "auto": "fadeout"}
 """What the demo calls the methods."""
+
+ENGINES: dict[Engine, str] = {"pytorch": "PyTorch", "onnxruntime": "onnx\u00adruntime"}
+"""Where the smaller networks are timed, if it is installed; where there is little room, names are broken."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Settings:
             of its rounds. Han et al. take a tenth of the first learning rate.
         shown: the target whose fading weights are recorded.
         shrunk: the fractions of the parameters that are cut out in the second part.
+        multiple_of: the widths of what is left there are multiples of it. (What "auto" would measure may
+            differ between machines, and so would what the demo shows.)
     """
 
     epochs: int = 60
@@ -51,6 +58,7 @@ class Settings:
     round_rate: float = 0.005
     shown: float = 0.95
     shrunk: tuple[float, ...] = (0.75, 0.9)
+    multiple_of: int = 8
 
     @property
     def total_epochs(self) -> int:
@@ -80,7 +88,8 @@ class Settings:
     def cut(self, seed: int = 0) -> list[Run]:
         """The runs of the second part, the dense one first: a network with batch-norms, whole channels."""
         dense = replace(self.compared(seed)[0], norm=True, structure="channels")
-        return [dense, *(replace(dense, method="auto", sparsity=sparsity) for sparsity in self.shrunk)]
+        auto = replace(dense, method="auto", multiple_of=self.multiple_of)
+        return [dense, *(replace(auto, sparsity=sparsity) for sparsity in self.shrunk)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class Shrunk:
     """A network of which a fraction of the parameters was cut out; of the dense one nothing.
 
     ``before``, ``after`` and ``compact`` are test accuracies in percent: before the removal, after it, and of
-    the smaller network. ``microseconds`` are the median time for an image, in a batch of all test images.
+    the smaller network. ``milliseconds`` are what a batch of all test images takes in each engine.
     """
 
     sparsity: float
@@ -117,7 +126,7 @@ class Shrunk:
     parameters: int
     operations: int
     bytes: int
-    microseconds: float = 0.0
+    milliseconds: dict[Engine, float] = field(default_factory=dict)
 
 
 def compare(settings: Settings, seed: int, display: Any) -> tuple[list[Outcome], Fading]:
@@ -179,8 +188,8 @@ def shrink(settings: Settings, seed: int, data: Dataset, display: Any) -> tuple[
             sizes = size.parameters, size.operations_output, file.stat().st_size
             lines.append(Shrunk(_removed(run), before, after, found, *sizes))
             networks.append(network)
-    times = _microseconds(networks, data.test_x)
-    return [replace(line, microseconds=t) for line, t in zip(lines, times, strict=True)], networks[-1]
+    times = _milliseconds(networks, data.test_x)
+    return [replace(line, milliseconds=t) for line, t in zip(lines, times, strict=True)], networks[-1]
 
 
 def percent(fraction: float) -> str:
@@ -201,27 +210,20 @@ def label(method: str, sparsity: float) -> str:
     return f"{method} {percent(sparsity)}" if sparsity else method
 
 
-SHRUNK_HEADINGS = (
-    "before\nremoval",
-    "after\nremoval",
-    "cut\nout",
-    "para-\nmeters",
-    "oper-\nations",
-    "bytes",
-    "µs an\nimage",
-    "as\nfast",
-)
+def shrunk_headings(dense: Shrunk) -> list[str]:
+    """Of the columns; each engine in which it was timed has one."""
+    sizes = ["para-\nmeters", "oper-\nations", "kilo-\nbytes"]
+    times = ["ms in\n" + ENGINES[engine].replace("\u00ad", "-\n") for engine in dense.milliseconds]
+    return ["before\nremoval", "after\nremoval", "cut\nout", *sizes, *times]
 
 
 def shrunk_cells(line: Shrunk, dense: Shrunk) -> list[str]:
     """The cells of a line, in the order of the headings."""
     return [
         *(f"{value:.2f}" for value in (line.before, line.after, line.compact)),
-        f"{line.parameters:,}",
-        f"{line.operations:,}",
-        f"{line.bytes:,}",
-        f"{line.microseconds:.1f}",
-        f"{dense.microseconds / line.microseconds:.1f}x",
+        *(f"{value:,}" for value in (line.parameters, line.operations)),
+        f"{line.bytes / 1000:.1f}",
+        *(f"{ms:.2f} {dense.milliseconds[engine] / ms:.1f}x" for engine, ms in line.milliseconds.items()),
     ]
 
 
@@ -255,14 +257,15 @@ def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors.values()])
 
 
-def _microseconds(networks: list[nn.Module], images: Tensor, rounds: int = 30) -> list[float]:
-    """The median time for an image. The networks take turns, so that noise hits all alike."""
-    spent: list[list[float]] = [[] for _ in networks]
-    with torch.inference_mode():
-        for number in range(rounds + 3):
-            for network, times in zip(networks, spent, strict=True):
-                start = time.perf_counter()
-                network(images)
-                if number >= 3:  # the first ones warm up
-                    times.append(time.perf_counter() - start)
-    return [round(1e6 * statistics.median(times) / len(images), 3) for times in spent]
+def _milliseconds(networks: list[nn.Module], images: Tensor) -> list[dict[Engine, float]]:
+    """What a batch takes in each engine that is installed. The networks take turns: noise hits all alike."""
+    named = {str(number): network for number, network in enumerate(networks)}
+    found: list[dict[Engine, float]] = [{} for _ in networks]
+    for engine in ENGINES:
+        try:
+            seconds = time_networks(named, Example((images,)), engine)
+        except MissingExtraError:
+            continue
+        for times, each in zip(found, seconds.values(), strict=True):
+            times[engine] = round(1000 * each, 4)
+    return found

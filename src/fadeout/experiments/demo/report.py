@@ -14,7 +14,7 @@ import torch
 from fadeout import __version__
 from fadeout._files import write_atomically
 from fadeout.experiments.data import Dataset
-from fadeout.experiments.demo import Outcome, Settings, Shrunk
+from fadeout.experiments.demo import ENGINES, Outcome, Settings, Shrunk
 from fadeout.experiments.demo.fading import Fading
 from fadeout.experiments.report.figures.demo import panels
 from fadeout.experiments.report.page import render
@@ -58,6 +58,7 @@ def write_report(path: Path, data: Dataset, values: dict[str, Any]) -> None:
         quick=values["settings"]["epochs"] < Settings().epochs,
         hardest=[dense, *sorted(hardest, key=lambda o: -o.final)],
         panels=panels(outcomes, Fading(**values["fading"])),
+        engines={engine: ENGINES[engine] for engine in values["shrunk"][0]["milliseconds"]},
         train_images=len(data.train_y),
         test_images=len(data.test_y),
     )

@@ -19,7 +19,7 @@ Record = dict[str, Any]
 VERSION = 2
 _NUMBERS = (
     *("before", "removed", "after", "top5", "seconds"),
-    *("parameters", "parameters_left", "operations", "operations_left"),
+    *("parameters", "parameters_left", "operations", "operations_left", "milliseconds", "milliseconds_left"),
     *("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale"),
 )
 _TEXTS = ("data", "model", "structure", "method")

@@ -79,7 +79,8 @@ def _metrics(record: Record) -> dict[str, Any]:
     for part in ("operations", "parameters"):
         total, left = record.get(part), record.get(f"{part}_left")
         values[part] = None if not total or left is None else 100 * left / total
-    return values
+    whole, left = record.get("milliseconds"), record.get("milliseconds_left")
+    return values | {"faster": whole / left if whole and left else None}
 
 
 def _decided(overlap: Sequence[tuple[float, float]]) -> float | None:
