@@ -105,6 +105,15 @@ def test_what_was_measured_is_not_measured_again():
         assert timings.new == 0
 
 
+def test_what_two_measure_at_a_time_is_kept_of_both():
+    with timings_of("pytorch", CPU) as timings:
+        timings.add({"a thing": 2.0})
+        with timings_of("pytorch", CPU) as others:
+            others.add({"another": 3.0})
+    with timings_of("pytorch", CPU) as timings:
+        assert timings == {"a thing": 2.0, "another": 3.0}
+
+
 def test_what_was_measured_before_an_error_is_kept():
     def stop():
         raise KeyboardInterrupt

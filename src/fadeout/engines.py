@@ -260,19 +260,26 @@ def timings_of(engine: Engine, device: torch.device) -> Iterator[Timings]:
     A file that cannot be read, or is of another machine, counts as none; one that cannot be written is not.
     """
     found = Timings(describe_machine(engine, device))
-    try:
-        content = parse_json(found.path.read_bytes())
-        if content["machine"] == found.machine:
-            found.update({str(what): float(seconds) for what, seconds in content["seconds"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        found.clear()
+    found.update(_read(found))
     try:
         yield found
     finally:
         if found.new:
-            content = json.dumps({"machine": found.machine, "seconds": dict(found)}, indent=1)
+            seconds = {**_read(found), **found}  # another process may have added some
+            content = json.dumps({"machine": found.machine, "seconds": seconds}, indent=1)
             try:
                 found.path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(found.path, lambda file: file.write_text(content))
             except OSError:
                 pass  # a cache is a convenience
+
+
+def _read(timings: Timings) -> dict[str, float]:
+    """What the file has."""
+    try:
+        content = parse_json(timings.path.read_bytes())
+        if content["machine"] == timings.machine:
+            return {str(what): float(seconds) for what, seconds in content["seconds"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return {}

@@ -17,7 +17,7 @@ from fadeout import Channels, SelectiveWeightDecay, models
 from fadeout.graph.example import Example
 from fadeout.methods import one_shot
 from fadeout.structures import channel_time, channels
-from fadeout.structures.channel_time import LayerTimes, _cut_at_random, _non_negative
+from fadeout.structures.channel_time import LayerTimes, _cut_at_random, _described, _non_negative
 from fadeout.torch_bridge.modes import still
 
 FIXED, ELEMENT = 5000.0, 0.25  # nanoseconds, of a forward pass and of each element between layers
@@ -142,6 +142,14 @@ def test_alike_layers_are_timed_once_and_only_once_on_this_machine(clock):
     again = bind(model, Channels(IMAGE, of="time"))
     assert len(clock) == 28
     assert again.state() == first.state()
+
+
+def test_what_names_a_network_holds_no_address():
+    """As the text of a function does, which differs from process to process."""
+    cost = bind(Residual(8), Channels(IMAGE, of="time")).cost
+    text = _described(cost, {"a": np.ones(2, bool)}, cost.sizes)
+    assert "relu" in text
+    assert "0x" not in text
 
 
 def test_a_state_and_a_copy_bring_their_table_along(clock, monkeypatch, tmp_path):

@@ -369,15 +369,21 @@ def _cut_alive(network: Network, alive: Alive, couple: bool) -> nn.Module:
 
 
 def _fingerprint(cost: TimeCost, alive: Alive, sizes: Mapping[fx.Node, int]) -> str:
-    """What names a network whose time was measured: all that its time depends on."""
+    """What names a network whose time was measured."""
+    text = _described(cost, alive, sizes)
+    return f"network {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _described(cost: TimeCost, alive: Alive, sizes: Mapping[fx.Node, int]) -> str:
+    """All that the time of a network depends on, the same in every process."""
+    network = cost.network
     layers = [
-        [*map(str, (cost.network.module(layer.writes), cost.network.shapes[source(layer.writes)]))]
+        [str(network.module(layer.writes)), str(network.shapes[source(layer.writes)])]
         for layer in cost.layers
     ]
-    others = [[str(node.target), str(cost.network.shapes[node])] for node in cost.elements]
+    others = [[str(network.module(node)), name_of(node), str(network.shapes[node])] for node in cost.elements]
     masks = [mask.tolist() for mask in alive.values()]
-    text = json.dumps([layers, others, masks, list(sizes.values())])
-    return f"network {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return json.dumps([layers, others, masks, list(sizes.values())])
 
 
 def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
