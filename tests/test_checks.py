@@ -12,7 +12,7 @@ def test_a_known_name_passes_and_an_unknown_one_brings_its_neighbours():
     known("task", "digits", ["digits", "gcn-cora"])
     with pytest.raises(ValueError, match=r"no task 'digit'; did you mean digits\? There is digits, gcn-cora"):
         known("task", "digit", ["digits", "gcn-cora"])
-    with pytest.raises(ValueError, match="no task 'x'; There is digits"):
+    with pytest.raises(ValueError, match="no task 'x'; there is digits"):
         known("task", "x", ["digits"])
 
 
@@ -26,6 +26,7 @@ def test_a_sparsity_passes(sparsity):
     [
         (0, r"got 0\. Use fadeout\.NoPruning"),
         (1, r"got 1\. It is the fraction to remove"),
+        ("0.9", r"a fraction between 0 and 1, or a schedule; got '0\.9'"),
         (95, r"Did you mean 0\.95\?"),
         (100, "got 100. It is the fraction"),
         (-0.5, r"got -0\.5\. It is"),

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,10 @@ def checked_sparsity(sparsity: Any) -> Any:
                     f"sparsity is a fraction or a schedule of fractions, got {shown(sparsity)}: {error}"
                 ) from error
         return sparsity
-    value = float(sparsity)
+    try:
+        value = fitted("sparsity", sparsity, float)
+    except ValueError:
+        value = math.nan
     if 0 < value < 1:
         return value
     hint = "Use fadeout.NoPruning for a dense run" if value == 0 else "It is the fraction to remove"

@@ -185,7 +185,7 @@ def test_dry_does_nothing(fadeout, experiment, tmp_path):
     ("arguments", "message"),
     [
         (["smal"], "no experiment 'smal'; did you mean small? There is comparison"),
-        (["small", "--only", "methd=gmp"], "no field 'methd'; did you mean method? There is data"),
+        (["small", "--only", "metho=gmp"], "no field 'metho'; did you mean method? There is data"),
         (["small", "--only", "method"], "--only takes conditions such as method=auto, got 'method'"),
         (["small", "--only", "sparsity=x"], "--only sparsity= takes a number, got 'x'"),
         (["small", "--only", "method=gnp"], "no run of small meets method=gnp; method is gmp or auto"),
@@ -296,3 +296,9 @@ def test_watch_can_be_left(fadeout, experiment, monkeypatch, tmp_path):
     assert (code, complaint) == (130, "fadeout: watched no more; whoever carries out the runs goes on\n")
     assert output == "small: 3 runs, 0 of them finished\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_watch_and_dry_contradict_each_other(fadeout, experiment):
+    code, _, complaint = fadeout("reproduce", "small", "--watch", "--dry")
+    assert code == 2
+    assert "pass one" in complaint

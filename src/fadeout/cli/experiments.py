@@ -162,6 +162,8 @@ def reproduce(
         dry: only say what would be done.
     """
     known("experiment", experiment, EXPERIMENTS)
+    if watch and dry:
+        raise ValueError("--dry only says what would be done, and --watch follows what others do: pass one")
     if launched() > 1:
         raise ValueError("torchrun is for fadeout run --parallel; several runs at a time are --jobs")
     every = [
