@@ -185,7 +185,7 @@ def test_dry_does_nothing(fadeout, experiment, tmp_path):
     ("arguments", "message"),
     [
         (["smal"], "no experiment 'smal'; did you mean small? There is comparison"),
-        (["small", "--only", "metho=gmp"], "no field 'metho'; did you mean method? There is data"),
+        (["small", "--only", "seeed=1"], "no field 'seeed'; did you mean seed? There is data"),
         (["small", "--only", "method"], "--only takes conditions such as method=auto, got 'method'"),
         (["small", "--only", "sparsity=x"], "--only sparsity= takes a number, got 'x'"),
         (["small", "--only", "method=gnp"], "no run of small meets method=gnp; method is gmp or auto"),
