@@ -100,34 +100,36 @@ def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bo
         with in_mode(model, training), torch.random.fork_rng(devices=[]):
             recording.run(example)
     except Exception as error:
-        if not training:
-            _check_runs(model, example)
         home = os.path.dirname(torch.__file__)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if home not in f.filename]
         frames = [f for f in frames if os.path.dirname(__file__) not in f.filename]
         where = f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else "unknown line"
         module = (recording.path[-1] if recording.path else "") or type(model).__name__
-        raise ValueError(
-            f"the model cannot be traced on its example_input: in module {module!r}, at {where}\n"
-            f"({type(error).__name__}: {error})\n"
-            "Pass the module (or its class) in leaves=..., so that it keeps all its channels, or prune "
+        fails = not training and not _runs(model, example)
+        advice = (
+            "It is so without tracing too: pass an example that the model takes"
+            if fails
+            else "Pass the module (or its class) in leaves=..., so that it keeps all its channels, or prune "
             "single weights with fadeout.Elements()"
+        )
+        raise ValueError(
+            f"the model cannot be {'run' if fails else 'traced'} on its example_input: in module {module!r}, "
+            f"at {where}\n({type(error).__name__}: {error})\n{advice}"
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
     return recording
 
 
-def _check_runs(model: nn.Module, example: Example) -> None:
-    """Raise where the network does not take the example, traced or not: other advice would mislead."""
+def _runs(model: nn.Module, example: Example) -> bool:
+    """Whether the network takes the example when nothing is recorded."""
     arguments, keywords = example.fresh()
     try:
         with in_mode(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
             model(*arguments, **keywords)
-    except Exception as error:
-        raise ValueError(
-            f"the model cannot be run on its example_input: {type(error).__name__}: {error}"
-        ) from error
+    except Exception:
+        return False
+    return True
 
 
 def _training_arguments(
