@@ -98,6 +98,6 @@ def test_leaves_keep_all_their_channels(by):
 
 
 def test_an_example_that_the_network_does_not_take_is_no_matter_of_tracing():
-    with pytest.raises(ValueError, match=r"cannot be run on its example_input: .*\n\(RuntimeError: mat1") as caught:
+    with pytest.raises(ValueError, match=r"cannot be run on its example.*\n\(RuntimeError: mat1") as caught:
         trace(nn.Sequential(nn.Linear(4, 2)), torch.zeros(1, 5))
     assert "leaves" not in str(caught.value)
