@@ -167,8 +167,8 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
     names = list(widths)
     labels = belong_together(analyse(network, couple=couple, dead={}, whole=True))
     nodes = {network.key(node): node for node in labels}
-    modules = [node for node in labels if node.op == "call_module"]
-    depthwise = {labels[node].tobytes() for node in modules if _is_depthwise(network.module(node))}
+    rules = network.rules
+    depthwise = {labels[node].tobytes() for node in labels if rules[node].is_depthwise(network.module(node))}
     families: dict[bytes, list[int]] = {}
     for number, name in enumerate(names):
         own = labels[nodes[name]].tobytes()
@@ -180,10 +180,6 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
             one = sorted({number for layer in layers for number in family[layer]})
             family |= dict.fromkeys(one, one)
     return list({id(one): one for one in family.values()}.values())
-
-
-def _is_depthwise(module: Any) -> bool:
-    return getattr(module, "groups", 1) > 1 and module.groups == module.in_channels == module.out_channels
 
 
 def first_true(reached: Any, count: int, guess: int) -> int:
