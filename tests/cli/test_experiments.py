@@ -265,6 +265,9 @@ def test_cifar100_end_to_end(fadeout, tmp_path):
 # watch ----------------------------------------------------------------------------------------------------
 
 
+NOBODY = "nobody is at these runs: without --watch, the same command carries them out"
+
+
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -282,8 +285,9 @@ def test_watch_follows_the_runs_of_others_and_ends_with_them(fadeout, experiment
     assert (code, complaint) == (1, "")  # one has failed
     lines = output.splitlines()
     assert lines[0] == "small: 3 runs, 1 of them finished"
-    assert [line[:3] for line in lines[1:3]] == ["2/3", "3/3"]
-    assert "failed: ValueError: sparsity=0.9999" in lines[1]
+    assert lines[1] == NOBODY  # said once
+    assert [line[:3] for line in lines[2:4]] == ["2/3", "3/3"]
+    assert "failed: ValueError: sparsity=0.9999" in lines[2]
     assert lines[-1] == "small: 2 done, 1 failed; written to runs/small.jsonl"
     before = contents(tmp_path)
     assert fadeout(*arguments, "--watch")[0] == 1
@@ -294,7 +298,7 @@ def test_watch_can_be_left(fadeout, experiment, monkeypatch, tmp_path):
     monkeypatch.setattr(commands.time, "sleep", lambda seconds: signal.raise_signal(signal.SIGINT))
     code, output, complaint = fadeout("reproduce", "small", "--watch")
     assert (code, complaint) == (130, "fadeout: watched no more; whoever carries out the runs goes on\n")
-    assert output == "small: 3 runs, 0 of them finished\n"
+    assert output == f"small: 3 runs, 0 of them finished\n{NOBODY}\n"
     assert not list(tmp_path.iterdir())
 
 

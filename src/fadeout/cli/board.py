@@ -57,6 +57,11 @@ class Board:
         """Whether each run is done, or has failed."""
         return all(state.state in ("done", "failed") for state in self.states)
 
+    @property
+    def deserted(self) -> bool:
+        """Whether some runs are left, and nobody is at one of them."""
+        return not self.over and not any(state.state == "running" for state in self.states)
+
     def say(self, line: str) -> None:
         """A line that stays, above what changes."""
         if self._console.is_terminal:
@@ -68,7 +73,7 @@ class Board:
         """How long it will take still, in words; nothing where that cannot be told."""
         running = sum(state.state == "running" for state in self.states)
         if not running and self._jobs is None:
-            return "" if self.over else "nobody is at it"
+            return "nobody is at it" if self.deserted else ""
         seconds = self._estimate().all(self._jobs or running)
         return "" if seconds is None or self.over else f"about {duration(seconds)} left"
 

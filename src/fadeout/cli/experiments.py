@@ -210,8 +210,12 @@ def reproduce(
 def _watch(board: Board, say: Callable[[int, dict[str, Any]], None]) -> list[dict[str, Any]]:
     """Follow runs of others until all are over; returns their records."""
     said = {state.run.hash for state in board.states if state.record is not None}
+    deserted = False
     with asked_to_stop(patient=False) as stopping, board:
         while not stopping:
+            if board.deserted and not deserted:
+                board.say("nobody is at these runs: without --watch, the same command carries them out")
+            deserted = board.deserted
             for state in board.look():
                 if state.record is not None and state.run.hash not in said:
                     said.add(state.run.hash)
