@@ -4,7 +4,7 @@ import pytest
 from support import different_ranks as cases
 from support.processes import Processes
 
-FAST = {"fades", "schedules", "lambdas", "an error on one", "no pruner on one"}
+FAST = {"fades", "schedules", "lambdas", "an error on one"}
 
 
 @pytest.fixture(scope="module")

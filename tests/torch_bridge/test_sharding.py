@@ -103,14 +103,9 @@ WAYS = [
 ]
 
 
-def placements():
-    """One layout in one way; all of them in every way are slow."""
-    for layout, way in itertools.product(LAYOUTS, WAYS):
-        chosen = layout == "copies" and way[2] in ("taylor", "lamp")
-        yield pytest.param(layout, *way, marks=() if chosen else pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("layout", "scope", "fade", "method"), list(placements()))
+@pytest.mark.slow  # to start four processes takes ten seconds of two cores
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("scope", "fade", "method"), WAYS)
 def test_any_placement(processes, layout, scope, fade, method):
     """Ties abound, blocks are uneven or empty, and some are there several times."""
     expected = drifted(scope, fade, method)
@@ -218,6 +213,7 @@ def test_filters_that_one_process_has_and_the_others_not(processes):
 CUTS = [("columns", "blocks"), ("grid", "blocks"), ("mixed", "blocks"), ("rows", "nm"), ("grid", "thirds")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "kind"), CUTS)
 def test_tiles_and_groups_wherever_they_are_cut(processes, layout, kind):
     """A tile may lie on several processes; a group that does is refused, by all of them."""
