@@ -65,12 +65,14 @@ def _no_network(*arguments):
         ({"multiple_of": 0}, "parameters", "auto"),
         ({"of": "time", "engine": "channels_last"}, "time", "auto"),
         ({"of": "time", "multiple_of": 1}, "time", 1),
+        ({"couple": True}, "parameters", 1),
     ],
 )
 def test_what_the_target_of_channels_counts(changes, of, multiple):
     run = Run(structure="channels", **changes)
     built = build_structure(run, torch.zeros(1, 1, 8, 8))
     assert (built.of, built.multiple_of, built.engine) == (of, multiple, run.engine)
+    assert built.couple is run.couple
     assert f"90 % of {of}" in str(run)
 
 

@@ -1,5 +1,7 @@
 """What is kept of a run, and what is said of it in a line."""
 
+import torch
+
 from fadeout.experiments.build import build_data, build_model
 from fadeout.experiments.result import describe_record, make_failure, make_record
 from fadeout.experiments.run import Run
@@ -34,6 +36,19 @@ def test_channels_count_what_is_there_and_weights_what_is_not_zero():
         assert record["operations_left"] < record["operations"]
     assert left["channels"] == 9 + 1 + 2 + 32 * 9  # its filter, the bias, the norm, and what read it
     assert left["elements"] > left["channels"]
+
+
+def test_coupled_sums_keep_what_one_of_them_keeps():
+    left = {}
+    for couple in (False, True):
+        run = Run(model="resnet20", data="cifar10", width=8, structure="channels", couple=couple)
+        model = build_model(run, 10)
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        state["layer1.1.post.weight"][3] = state["layer1.1.post.bias"][3] = 0  # of one sum of its stage alone
+        figures = {"after": 1.0, "top5": 1.0}
+        record = make_record(run, model, state, torch.zeros(1, 3, 8, 8), figures, 0.0)
+        left[couple] = record["parameters_left"]
+    assert left[False] < left[True]
 
 
 def test_a_target_in_time_is_measured():

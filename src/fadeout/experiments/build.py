@@ -89,6 +89,7 @@ def build_structure(run: Run, example: Any) -> Structure:
             of=run.of,
             engine=run.engine,
             min_channels=run.min_channels,
+            couple=run.couple,
             multiple_of=multiple,
         )
     return AuthorsElements() if run.preset == "authors" else Elements()

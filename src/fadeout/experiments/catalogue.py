@@ -321,7 +321,7 @@ def latent_variants() -> Iterator[Run]:
         yield task("lenet5-mnist", sparsity=0.99, seed=seed, epochs=8, validation=True, **fade)
 
 
-@experiment("table", "Widths in multiples against any widths, at equal time in onnxruntime")
+@experiment("table", "Widths in multiples, and coupled, against any widths, at equal time in onnxruntime")
 def rounding() -> Iterator[Run]:
     """Asked for 2 and 4 times as fast: a small network on digits, ResNet-20 on CIFAR-10, 300 steps."""
     tasks = {
@@ -331,3 +331,6 @@ def rounding() -> Iterator[Run]:
     fast = {"structure": "channels", "of": "time", "engine": "onnxruntime"}
     for (name, own), seed, target, multiple in product(tasks.items(), range(3), (0.5, 0.75), (1, 16, 8)):
         yield task(name, multiple_of=multiple, sparsity=target, seed=seed, **own, **fast)
+    name, own = "resnet20-16-cifar10-12", tasks["resnet20-16-cifar10-12"]  # the digits' network adds nothing
+    for seed, target in product(range(3), (0.5, 0.75)):
+        yield task(name, multiple_of=16, couple=True, sparsity=target, seed=seed, **own, **fast)

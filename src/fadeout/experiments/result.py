@@ -36,7 +36,7 @@ def make_record(
     model.load_state_dict(state)
     with warnings.catch_warnings():  # of single weights, whole rows of which may be zero
         warnings.filterwarnings("ignore", "compact.. keeps")
-        small = measure(compact(model, example), example).total
+        small = measure(compact(model, example, couple=run.couple), example).total
     return {
         "version": VERSION,
         "hash": run.hash,
@@ -61,8 +61,10 @@ def make_record(
 def _milliseconds(run: Run, start: nn.Module, finished: nn.Module, example: Any) -> dict[str, float]:
     """How long both networks take, in turns, where the finished one was to be fast."""
     timed = timed_example(run, example)
-    networks = {"": compact(start, timed, for_inference=True)}
-    networks["_left"] = compact(finished, timed, for_inference=True)
+    networks = {
+        part: compact(network, timed, couple=run.couple, for_inference=True)
+        for part, network in (("", start), ("_left", finished))
+    }
     seconds = time_networks(networks, Example.of(timed), run.engine)
     return {f"milliseconds{part}": round(1000 * each, 4) for part, each in seconds.items()}
 

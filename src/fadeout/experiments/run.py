@@ -89,6 +89,8 @@ class Common:
     """where a network that loses time is to be fast"""
     multiple_of: int | None = field(default=None, metadata=_LATER)
     """layers keep multiples of so many channels; 0 is 8 or 16, as measured here, and the default for time"""
+    couple: bool = field(default=False, metadata=_LATER)
+    """with channels: both sides of an addition keep the same ones, so that none are gathered by index"""
     preset: Literal["paper", "authors"] = "paper"
     """where the authors' code differs from their paper, which to follow"""
     validation: bool = False
