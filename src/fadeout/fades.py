@@ -161,11 +161,12 @@ class Latent(Fade):
     Gradients, taken at ``w``, reach all latents, so that a weight that was zero can come back without a jump;
     at ``T`` the map is continuous, and a little above it ``w`` is nearly ``u``. (Fourth roots are two square
     roots, which unlike other powers are the same to the last bit however the weights are shared out among
-    processes.) Targeted latents move half as far as the optimizer would move them: at full pace, a constant
-    learning rate makes them cross ``T`` so often that the network cannot follow. The target grows as
-    in Zhu and Gupta, in the window from 0.1 to 0.5 of the training; from then on the network is as sparse as
-    it will be. At 0.75 the set of weights that are left is settled: in the last quarter the optimizer steps
-    the sparse weights themselves, and there are no latents any more.
+    processes.) The target grows as in Zhu and Gupta, in the window from 0.1 to 0.5 of the training; from then
+    on the network is as sparse as it will be. Targeted latents move a part of what the optimizer would move
+    them, which falls from a quarter of the training on: at full pace, a constant learning rate makes them
+    cross ``T`` so often that the network cannot follow. At 0.75 they stand still, and the set of weights that
+    are left is settled: in the last quarter the optimizer steps the sparse weights themselves, and there are
+    no latents any more.
     Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
     which therefore changes nothing.
 
@@ -183,8 +184,6 @@ class Latent(Fade):
     """
 
     latent: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleVariableOverride]
-    pace: ClassVar[float] = 0.5
-    """How far a targeted latent moves, over how far the optimizer would move it."""
 
     def target(self, progress: float, steps: int) -> float:
         return _LATENT_GROWTH(progress + 1 / steps)
@@ -194,6 +193,10 @@ class Latent(Fade):
 
     def factor(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         return 0.0
+
+    def pace(self, progress: float) -> float:
+        """How far a targeted latent moves at this step, over how far the optimizer would move it."""
+        return min(max((_WINDOW[1] - progress) / 0.5, 0.0), 1.0)
 
     def settles(self, progress: float, steps: int) -> bool:
         """Whether the set that is targeted at this step stays so."""

@@ -17,7 +17,8 @@ def reference(weight, steps, sparsity, rate, gradient):
     targeted = torch.zeros_like(latent, dtype=torch.bool)
     for number in range(3 * steps // 4):
         moved = latent.add(gradient(weight), alpha=-rate)  # as SGD does, to the last bit
-        latent = torch.where(targeted, (latent + moved) / 2, moved)
+        pace = min(1.5 - 2 * number / steps, 1)  # in full for a quarter of the training, none at three
+        latent = torch.where(targeted, latent + pace * (moved - latent), moved)
         k = round(sparsity * grow(number / steps + 1 / steps) * latent.numel())
         threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
         # (u^4 - T^4)^(1/4), rounded as the library does: near T the root makes much of the last bit

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -34,7 +33,8 @@ class SoftThreshold(Latent):
     tensor([ 0.0000, -0.5000])
     """
 
-    pace: ClassVar[float] = 1.0
+    def pace(self, progress: float) -> float:
+        return 1.0
 
     def target(self, progress: float, steps: int) -> float:
         return _GROWTH(progress + 1 / steps)

@@ -177,7 +177,7 @@ class SelectiveWeightDecay(Pruner):
             dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
             if self._latents is not None:
-                self._latents.damp()
+                self._latents.damp(self.progress)
             targets = self._affected(sparsity)  # which
             if self._latents is not None:
                 self._latents.leave(targets)

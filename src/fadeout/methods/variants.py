@@ -57,14 +57,14 @@ class LatentVariant(Latent):
         settled: the progress from which on the set that is left stays; above 1 it never does.
         power: 2 for ``sqrt(u ** 2 - T ** 2)`` instead of fourth powers and roots; infinite for a hard
             threshold, as in Lin et al. 2020 and in torchao's ``GlobalMinSparsityConstraint``.
-        pace: of targeted latents.
+        steady: the pace of targeted latents, where it does not fall.
     """
 
     begin: float = 0.1
     end: float = 0.5
     settled: float = 0.75
     power: float = 4
-    pace: float = Latent.pace  # pyright: ignore[reportIncompatibleVariableOverride]
+    steady: float | None = None
 
     def schedule(self, sparsity: float) -> float | Schedule:
         """The target; its growth is the fade's own."""
@@ -72,6 +72,9 @@ class LatentVariant(Latent):
 
     def target(self, progress: float, steps: int) -> float:
         return cubic(1.0, window=(self.begin, self.end))(progress + 1 / steps)
+
+    def pace(self, progress: float) -> float:
+        return super().pace(progress) if self.steady is None else self.steady
 
     def settles(self, progress: float, steps: int) -> bool:
         return progress + 1 / steps >= self.settled
@@ -102,8 +105,8 @@ VARIANTS: dict[str, Variant | LatentVariant] = {
     "latents settle at 0.5": LatentVariant(settled=0.5),
     "latents never settle": LatentVariant(settled=math.inf),
     "latents under a square root": LatentVariant(power=2),
-    "latents at full pace": LatentVariant(pace=1.0),
-    "latents at a quarter of the pace": LatentVariant(pace=0.25),
+    "latents at full pace": LatentVariant(steady=1.0),
+    "latents at half of the pace": LatentVariant(steady=0.5),
     "latents under a hard threshold": LatentVariant(power=math.inf),
 }
 

@@ -57,9 +57,9 @@ class Latents:
                 base.copy_(own)
 
     @torch.no_grad()
-    def damp(self) -> None:
+    def damp(self, progress: float) -> None:
         """Take a part of the step back where a latent was targeted in it."""
-        back = 1 - self._fade.pace
+        back = 1 - self._fade.pace(progress)
         for name, target in self._targets.items() if back else ():
             latent = self.values[name]
             for now, before in ((self._weight(name), latent), *self._based(name)):
