@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import torch
 import fadeout
 from fadeout import Channels, Decay, Elements, Progressive, criteria
 from fadeout.methods import ACDC, HESSO, ST3, GradualMagnitudePruning, GrowingRegularization, RigL
+from fadeout.methods.depgraph import DepGraph
+from fadeout.methods.pat import PAT
 from fadeout.methods.slimming import Slimming
 
 IMAGE = torch.zeros(1, 1, 8, 8)
@@ -25,6 +28,8 @@ PRUNERS = {
     **{each.__name__: (each, {"structure": Channels(IMAGE)}) for each in (HESSO, GrowingRegularization)},
     "slimming": (Slimming, {"structure": Channels(IMAGE), "strength": 1e-3, "sparsity": None}),
 }
+PRUNERS |= {"PAT": (PAT, {})} if find_spec("torchao") else {}
+PRUNERS |= {"DepGraph": (DepGraph, {"structure": Channels(IMAGE)})} if find_spec("torch_pruning") else {}
 
 
 def train(model, optimizer, first, last):

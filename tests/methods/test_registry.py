@@ -29,7 +29,7 @@ def phases(**fields):
 def test_training_alone():
     assert phases(method="dense", epochs=7) == [("train", 7, None, True)]
     assert phases(method="one_shot", epochs=7) == [("train", 7, None, True), ("pruned", 0, 0.9, False)]
-    for method in ("gmp", "gmp_lamp", "acdc", "rigl", "st3", "swd", "auto", "growing_decay"):
+    for method in ("gmp", "gmp_lamp", "acdc", "rigl", "st3", "pat", "swd", "auto", "growing_decay"):
         assert phases(method=method, epochs=7, **STRENGTHS) == [("train", 7, None, True)]
 
 
@@ -119,7 +119,7 @@ def test_gmp_by_lamp_is_a_method_of_its_own():
     assert (pruner.criterion, pruner.sparsity) == (fadeout.criteria.lamp, 0.7)
 
 
-@pytest.mark.parametrize("method", ["rigl", "st3"])
+@pytest.mark.parametrize("method", ["rigl", "st3", "pat"])
 def test_methods_of_single_weights_say_so(method):
     with pytest.raises(ValueError, match=f"{method} prunes single weights: --structure elements"):
         Run(method=method, structure="channels")
@@ -141,7 +141,7 @@ def test_methods_are_told_apart_by_label_colour_and_marker():
 def test_the_order_in_which_they_are_listed():
     assert list(METHODS) == [
         *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "gmp_lamp", "acdc", "rigl", "st3", "swd"),
-        *("auto", "growing_decay", "latent", "progressive", "greg", "hesso", "variant"),
+        *("auto", "growing_decay", "latent", "progressive", "greg", "hesso", "depgraph", "pat", "variant"),
     ]
 
 

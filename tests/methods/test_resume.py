@@ -4,6 +4,7 @@ import io
 import random
 import warnings
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from fadeout import (
     schedules,
 )
 from fadeout.methods import ACDC, ST3, GradualMagnitudePruning, RigL
+from fadeout.methods.pat import PAT
 
 STEPS = 16
 GROWING = schedules.exponential(1.0, 1e4)
@@ -47,6 +49,7 @@ METHODS = {
     "acdc": ACDC,
 }
 OF_SINGLE_WEIGHTS = {"rigl": partial(RigL, every=3), "st3": ST3}  # by their magnitude, and of a whole network
+OF_SINGLE_WEIGHTS |= {"pat": PAT} if find_spec("torchao") else {}
 CRITERIA = {
     "magnitude": criteria.magnitude,
     "lamp": criteria.lamp,

@@ -3,6 +3,7 @@
 import copy
 import io
 import warnings
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ import fadeout
 from fadeout import Channels, Elements
 from fadeout.experiments.run import Run
 from fadeout.methods import HESSO, GrowingRegularization
+from fadeout.methods.depgraph import DepGraph
 from fadeout.pruners.channel_pruner import ChannelPruner
 
 METHODS = {"greg": GrowingRegularization, "hesso": HESSO}
+METHODS |= {"depgraph": DepGraph} if find_spec("torch_pruning") else {}
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 STEPS = 60
 
@@ -98,9 +101,10 @@ def test_the_target_is_reached_and_removal_changes_nothing(method, arguments):
     assert 0.6 * least < count(fadeout.compact(model, IMAGE.double())) <= least
 
 
-@pytest.mark.parametrize(
-    ("method", "kill"), [("greg", 32), ("greg", 35), ("greg", 45), ("hesso", 3), ("hesso", 7), ("hesso", 20)]
-)
+KILLS = {"greg": (32, 35, 45), "hesso": (3, 7, 20), "depgraph": (3, 29, 45)}
+
+
+@pytest.mark.parametrize(("method", "kill"), [(method, kill) for method in METHODS for kill in KILLS[method]])
 def test_resuming_gives_the_same_bits(method, kill, same_bits):
     whole, optimizer, pruner = build(method)
     train(whole, optimizer, STEPS)

@@ -241,10 +241,10 @@ def cifar10_rivals() -> Iterator[Run]:
     """Methods of equal budget, then those that take longer; two more seeds of ours and of the best rivals."""
     name = "resnet20-16-cifar10-12"
     yield task(name, method="dense")
-    weights = ("auto", "gmp_lamp", "acdc", "st3", "rigl", "gmp", "progressive", "swd")
+    weights = ("auto", "gmp_lamp", "acdc", "st3", "rigl", "gmp", "progressive", "swd", "pat")
     for target, method in product((0.95, 0.9, 0.98), weights):
         yield task(name, method=method, sparsity=target)
-    channels = ("auto", "gmp", "greg", "hesso", "liu", "swd")
+    channels = ("auto", "gmp", "greg", "hesso", "liu", "swd", "depgraph")
     for target, method in product((0.5, 0.75), channels):
         yield task(name, method=method, structure="channels", sparsity=target)
     for seed, target, method in product((1, 2), (0.95, 0.9, 0.98), ("auto", "gmp_lamp", "acdc", "st3")):
