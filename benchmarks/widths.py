@@ -2,8 +2,9 @@
 
     python benchmarks/speed.py widths
 
-Networks lose 50, 75 and 90 % of their parameters in whole channels: as scores have it, in multiples, and by
-Torch-Pruning with ``round_to`` (left out where it is not installed).
+Networks lose 50, 75 and 90 % of their parameters in whole channels: as scores have it; in multiples; in
+multiples, both sides of an addition keeping the same channels; and by Torch-Pruning with ``round_to`` (left
+out where it is not installed).
 """
 
 import copy
@@ -93,10 +94,14 @@ def _shrink(
     """The network after each removal."""
     found: dict[str, nn.Module] = {}
     for target in targets:
-        plain = fadeout.Channels(example, multiple_of=1)
-        rounded = fadeout.Channels(example, multiple_of=multiple)
-        found[f"{target:.0%}, any width"] = without_channels(build(), plain, target)[0]
-        found[f"{target:.0%}, multiples of {multiple}"] = without_channels(build(), rounded, target)[0]
+        ways: dict[str, dict[str, Any]] = {
+            "any width": {"multiple_of": 1},
+            f"multiples of {multiple}": {"multiple_of": multiple},
+            f"multiples of {multiple}, coupled": {"multiple_of": multiple, "couple": True},
+        }
+        for way, options in ways.items():
+            structure = fadeout.Channels(example, **options)
+            found[f"{target:.0%}, {way}"] = without_channels(build(), structure, target)[0]
         other = _torch_pruning(build, example, target, multiple)
         if other is not None:
             found[f"{target:.0%}, Torch-Pruning, round_to={multiple}"] = other

@@ -10,8 +10,8 @@ import torch
 import fadeout
 from fadeout import Channels, Decay, Elements, Progressive, criteria
 from fadeout.methods import ACDC, HESSO, ST3, GradualMagnitudePruning, GrowingRegularization, RigL
-from fadeout.methods.depgraph import DepGraph
-from fadeout.methods.pat import PAT
+from fadeout.methods.external.depgraph import DepGraph
+from fadeout.methods.external.pat import PAT
 from fadeout.methods.slimming import Slimming
 
 IMAGE = torch.zeros(1, 1, 8, 8)

@@ -22,7 +22,7 @@ from fadeout import (
     schedules,
 )
 from fadeout.methods import ACDC, ST3, GradualMagnitudePruning, RigL
-from fadeout.methods.pat import PAT
+from fadeout.methods.external.pat import PAT
 
 STEPS = 16
 GROWING = schedules.exponential(1.0, 1e4)

@@ -15,7 +15,7 @@ import fadeout
 from fadeout import Channels, Elements
 from fadeout.experiments.run import Run
 from fadeout.methods import HESSO, GrowingRegularization
-from fadeout.methods.depgraph import DepGraph
+from fadeout.methods.external.depgraph import DepGraph
 from fadeout.pruners.channel_pruner import ChannelPruner
 
 METHODS = {"greg": GrowingRegularization, "hesso": HESSO}

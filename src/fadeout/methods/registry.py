@@ -13,11 +13,10 @@ def find_methods() -> dict[str, Method]:
     >>> list(find_methods())[:3]
     ['dense', 'one_shot', 'han']
     """
-    names = [module.name for module in pkgutil.iter_modules(methods.__path__)]
     found = {
         value.name: value
-        for name in names
-        for value in vars(importlib.import_module(f"{methods.__name__}.{name}")).values()
+        for module in pkgutil.walk_packages(methods.__path__, f"{methods.__name__}.")
+        for value in vars(importlib.import_module(module.name)).values()
         if isinstance(value, Method)
     }
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))

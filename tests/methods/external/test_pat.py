@@ -9,7 +9,7 @@ from torch import nn
 
 from fadeout import Channels, Elements, schedules
 from fadeout._checks import MissingExtraError
-from fadeout.methods.pat import PAT
+from fadeout.methods.external.pat import PAT
 
 STEPS = 40  # four of warm-up, 26 under the constraint, ten of healing
 

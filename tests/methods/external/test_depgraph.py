@@ -12,7 +12,7 @@ from support.structured import IMAGE, Residual, chain, scatter
 import fadeout
 from fadeout import Channels
 from fadeout._checks import MissingExtraError
-from fadeout.methods.depgraph import DepGraph
+from fadeout.methods.external.depgraph import DepGraph
 
 STEPS = 20  # the penalty acts in ten of them, then channels go
 

@@ -1,0 +1,1 @@
+"""Methods that another library carries out, where it is installed."""
