@@ -156,17 +156,17 @@ class Latent(Fade):
 
     After each step, with ``T`` the largest magnitude among the targeted weights,
 
-        ``w = sign(u) (u ** 4 - T ** 4) ** (1 / 4)``  above ``T``, and ``w = 0``  below it.
+        ``w = u sqrt(1 - (T / u) ** 4)``  above ``T``, and ``w = 0``  below it.
 
     Gradients, taken at ``w``, reach all latents, so that a weight that was zero can come back without a jump;
-    at ``T`` the map is continuous, and a little above it ``w`` is nearly ``u``. (Fourth roots are two square
-    roots, which unlike other powers are the same to the last bit however the weights are shared out among
-    processes.) The target grows as in Zhu and Gupta, in the window from 0.1 to 0.5 of the training; from then
-    on the network is as sparse as it will be. Targeted latents move a part of what the optimizer would move
-    them, which falls from a quarter of the training on: at full pace, a constant learning rate makes them
-    cross ``T`` so often that the network cannot follow. At 0.75 they stand still, and the set of weights that
-    are left is settled: in the last quarter the optimizer steps the sparse weights themselves, and there are
-    no latents any more.
+    at ``T`` the map is continuous, and a little above it ``w`` is nearly ``u``. (A square root, unlike other
+    powers, is the same to the last bit however the weights are shared out among processes; and it is not so
+    steep at ``T`` that a weight there jumps about.) The target grows as in Zhu and Gupta, in the window from
+    0.1 to 0.5 of the training; from then on the network is as sparse as it will be. Targeted latents move a
+    part of what the optimizer would move them, which falls from a quarter of the training on: at full pace, a
+    constant learning rate makes them cross ``T`` so often that the network cannot follow. At 0.75 they stand
+    still, and the set of weights that are left is settled: in the last quarter the optimizer steps the sparse
+    weights themselves, and there are no latents any more.
     Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
     which therefore changes nothing.
 
@@ -176,7 +176,7 @@ class Latent(Fade):
     >>> [round(fade.target(p, 1000), 3) for p in (0.0, 0.25, 0.5)]
     [0.0, 0.759, 1.0]
     >>> fade.sparse(torch.tensor([1.0, -2.0, 3.0]), 2.0)
-    tensor([0.0000, -0.0000, 2.8394])
+    tensor([0.0000, -0.0000, 2.6874])
 
     References: Lin et al., "Dynamic Model Pruning with Feedback", ICLR 2020; Vanderschueren and
     De Vleeschouwer, "Are Straight-Through Gradients and Soft-Thresholding All You Need for Sparse Training?",
@@ -211,7 +211,7 @@ class Latent(Fade):
         number = torch.as_tensor(threshold, dtype=wide.dtype, device=wide.device)
         ratio = number / wide  # in ratios no fourth power leaves the range of floats
         left = ratio.square_().square_().neg_().add_(1).clamp_min_(0)
-        return root_(root_(left)).mul_(wide).to(latent.dtype)
+        return root_(left).mul_(wide).to(latent.dtype)
 
 
 _LATENT_GROWTH = cubic(1.0, window=(0.1, 0.5))

@@ -48,6 +48,7 @@ def test_latents_with_one_thing_changed():
     assert not VARIANTS["latents never settle"].settles(0.99, 100)
     weights = torch.tensor([1.0, -2.0, 4.0])
     assert VARIANTS["latents never settle"].sparse(weights, 2.0).equal(latent.sparse(weights, 2.0))
-    root, hard = (VARIANTS[f"latents under a {name}"] for name in ("square root", "hard threshold"))
-    assert root.sparse(weights, 2.0).tolist() == [0, 0, pytest.approx(12**0.5)]
-    assert hard.sparse(weights, 2.0).tolist() == [0, 0, 4]
+    wanted = {"by squares": 12**0.5, "under fourth roots": 240**0.25, "under a hard threshold": 4}
+    for name, left in wanted.items():
+        assert VARIANTS[f"latents {name}"].sparse(weights, 2.0).tolist() == [0, 0, pytest.approx(left)]
+    assert VARIANTS["latents at half of the pace"].pace(0.7) == 0.5 > latent.pace(0.7)

@@ -21,8 +21,7 @@ def reference(weight, steps, sparsity, rate, gradient):
         latent = torch.where(targeted, latent + pace * (moved - latent), moved)
         k = round(sparsity * grow(number / steps + 1 / steps) * latent.numel())
         threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
-        # (u^4 - T^4)^(1/4), rounded as the library does: near T the root makes much of the last bit
-        weight = (1 - (threshold / latent) ** 4).clamp_min(0) ** 0.25 * latent
+        weight = (1 - (threshold / latent) ** 4).clamp_min(0).sqrt() * latent
         targeted = latent.abs() <= threshold
     settled = weight == 0
     for _ in range(3 * steps // 4, steps):

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import torch
 from torch import Tensor
 
 from fadeout import criteria
@@ -55,8 +54,8 @@ class LatentVariant(Latent):
     Attributes:
         begin, end: the window of progress in which the target grows.
         settled: the progress from which on the set that is left stays; above 1 it never does.
-        power: 2 for ``sqrt(u ** 2 - T ** 2)`` instead of fourth powers and roots; infinite for a hard
-            threshold, as in Lin et al. 2020 and in torchao's ``GlobalMinSparsityConstraint``.
+        power, root: of ``u (1 - (T / u) ** power) ** (1 / root)``; an infinite power is a hard threshold, as
+            in Lin et al. 2020 and in torchao's ``GlobalMinSparsityConstraint``.
         steady: the pace of targeted latents, where it does not fall.
     """
 
@@ -64,6 +63,7 @@ class LatentVariant(Latent):
     end: float = 0.5
     settled: float = 0.75
     power: float = 4
+    root: float = 2
     steady: float | None = None
 
     def schedule(self, sparsity: float) -> float | Schedule:
@@ -80,11 +80,10 @@ class LatentVariant(Latent):
         return progress + 1 / steps >= self.settled
 
     def sparse(self, latent: Tensor, threshold: float) -> Tensor:
-        if self.power == 4:
+        nothing_goes = not isinstance(threshold, Tensor) and not threshold  # a tensor in compiled code
+        if nothing_goes or (self.power, self.root) == (4, 2):
             return super().sparse(latent, threshold)
-        if self.power == 2:
-            return latent.square().sub_(threshold**2).clamp_min_(0).sqrt_().copysign_(latent)
-        return torch.where(latent.abs() > threshold, latent, 0)
+        return latent * (1 - (threshold / latent).abs() ** self.power).clamp_min_(0) ** (1 / self.root)
 
 
 VARIANTS: dict[str, Variant | LatentVariant] = {
@@ -104,7 +103,8 @@ VARIANTS: dict[str, Variant | LatentVariant] = {
     "latents until 0.75": LatentVariant(end=0.75),
     "latents settle at 0.5": LatentVariant(settled=0.5),
     "latents never settle": LatentVariant(settled=math.inf),
-    "latents under a square root": LatentVariant(power=2),
+    "latents by squares": LatentVariant(power=2),
+    "latents under fourth roots": LatentVariant(root=4),
     "latents at full pace": LatentVariant(steady=1.0),
     "latents at half of the pace": LatentVariant(steady=0.5),
     "latents under a hard threshold": LatentVariant(power=math.inf),
