@@ -114,7 +114,10 @@ class DepGraph(ChannelPruner):
     def _rank(self) -> list[Tensor]:
         """The importance of the group of each channel; what is in none goes last."""
         pruner, found = self._find()
-        scores = [torch.full([layer.width], math.inf, dtype=torch.float64) for layer in self._bound.layers]
+        scores = [
+            torch.full([layer.width], math.inf, dtype=torch.float64, device="cpu")
+            for layer in self._bound.layers
+        ]
         for group, members in found:
             sets = pruner._get_channel_groups(group)  # of a grouped convolution, which lose the same
             importance = double(pruner.estimate_importance(group)).cpu().nan_to_num()
@@ -128,7 +131,7 @@ class DepGraph(ChannelPruner):
         alive = {name: torch.from_numpy(stays.copy()) for name, stays in self._bound._alive.items()}
         rows = [alive[layer.name] for layer in self._bound.layers]
         for group, members in self._find()[1]:  # the last may have lost a part of its layers alone
-            stays = torch.ones(len(group[0].idxs), dtype=torch.bool)
+            stays = torch.ones(len(group[0].idxs), dtype=torch.bool, device="cpu")
             for layer, channels, place in members:
                 stays[place] &= rows[layer][channels]
             for layer, channels, place in members:
@@ -164,7 +167,10 @@ class DepGraph(ChannelPruner):
 def _members(group: Any, graph: Any, numbers: dict[nn.Module, int]) -> list[tuple[int, Tensor, Tensor]]:
     """The candidates among a group's layers: number, channels, and the place of each channel in the group."""
     return [
-        (numbers[item.dep.target.module], torch.tensor(item.idxs), torch.tensor(item.root_idxs))
+        (
+            numbers[item.dep.target.module],
+            *(torch.tensor(x, device="cpu") for x in (item.idxs, item.root_idxs)),
+        )
         for item in group
         if item.dep.target.module in numbers and graph.is_out_channel_pruning_fn(item.dep.handler)
     ]
