@@ -80,7 +80,7 @@ def _shares(axes: Any, rows: list[dict[str, Any]], column: str) -> None:
     labels: list[str] = []
     for row in rows:
         target, _, how = row["what"].partition(", ")
-        if how.startswith("Torch-Pruning"):
+        if how.startswith("Torch-Pruning") or how.endswith("coupled"):
             continue
         label = f"{row['network'].partition(',')[0]}\n{target} gone".replace("%", " %")
         labels += [] if label in labels else [label]
