@@ -166,11 +166,12 @@ class DepGraph(ChannelPruner):
 
 def _members(group: Any, graph: Any, numbers: dict[nn.Module, int]) -> list[tuple[int, Tensor, Tensor]]:
     """The candidates among a group's layers: number, channels, and the place of each channel in the group."""
+
+    def positions(indices: list[int]) -> Tensor:
+        return torch.tensor(indices, device="cpu")
+
     return [
-        (
-            numbers[item.dep.target.module],
-            *(torch.tensor(x, device="cpu") for x in (item.idxs, item.root_idxs)),
-        )
+        (numbers[item.dep.target.module], positions(item.idxs), positions(item.root_idxs))
         for item in group
         if item.dep.target.module in numbers and graph.is_out_channel_pruning_fn(item.dep.handler)
     ]
