@@ -19,7 +19,7 @@ def test_targets():
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("cora", 18 * 3 * 5 + 4 * 5 * 5),
+        ("cora", 18 * 3 * 5 + 4 * 5 * 5 + 4 * 5 * 3),
         ("lenet-grid", 2 * 18),
         ("cifar10-tradeoff", 4 * 22 * 5),
         ("cifar10-short", 10),

@@ -11,7 +11,7 @@ import fadeout
 from fadeout import methods
 from fadeout.experiments.build import build_model, build_optimizer, build_structure
 from fadeout.experiments.run import Run
-from fadeout.methods import HESSO, GradualMagnitudePruning, GrowingRegularization
+from fadeout.methods import ACDC, HESSO, ST3, GradualMagnitudePruning, GrowingRegularization
 from fadeout.methods.method import Method, Phase
 from fadeout.methods.registry import METHODS, find_methods, merge_options
 from fadeout.methods.slimming import Slimming
@@ -29,7 +29,8 @@ def phases(**fields):
 def test_training_alone():
     assert phases(method="dense", epochs=7) == [("train", 7, None, True)]
     assert phases(method="one_shot", epochs=7) == [("train", 7, None, True), ("pruned", 0, 0.9, False)]
-    for method in ("gmp", "gmp_lamp", "acdc", "rigl", "st3", "pat", "swd", "auto", "growing_decay"):
+    by_lamp = ("gmp_lamp", "acdc_lamp", "st3_lamp")
+    for method in ("gmp", "acdc", "rigl", "st3", "pat", "swd", "auto", "growing_decay", *by_lamp):
         assert phases(method=method, epochs=7, **STRENGTHS) == [("train", 7, None, True)]
 
 
@@ -113,13 +114,16 @@ def test_the_criterion_can_be_chosen(method):
     assert built(method=method, criterion="lamp").criterion is fadeout.criteria.lamp
 
 
-def test_gmp_by_lamp_is_a_method_of_its_own():
-    pruner = built(method="gmp_lamp", sparsity=0.7)
-    assert isinstance(pruner, GradualMagnitudePruning)
-    assert (pruner.criterion, pruner.sparsity) == (fadeout.criteria.lamp, 0.7)
+@pytest.mark.parametrize("pruner", [GradualMagnitudePruning, ACDC, ST3])
+def test_lamp_makes_a_method_of_its_own(pruner):
+    name = {GradualMagnitudePruning: "gmp", ACDC: "acdc", ST3: "st3"}[pruner]
+    by_magnitude, by_lamp = built(method=name), built(method=f"{name}_lamp", sparsity=0.7)
+    assert by_magnitude.criterion is fadeout.criteria.magnitude
+    assert isinstance(by_lamp, pruner)
+    assert (by_lamp.criterion, by_lamp.sparsity) == (fadeout.criteria.lamp, 0.7)
 
 
-@pytest.mark.parametrize("method", ["rigl", "st3", "pat"])
+@pytest.mark.parametrize("method", ["rigl", "st3", "st3_lamp", "pat"])
 def test_methods_of_single_weights_say_so(method):
     with pytest.raises(ValueError, match=f"{method} prunes single weights: --structure elements"):
         Run(method=method, structure="channels")
@@ -140,8 +144,9 @@ def test_methods_are_told_apart_by_label_colour_and_marker():
 
 def test_the_order_in_which_they_are_listed():
     assert list(METHODS) == [
-        *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "gmp_lamp", "acdc", "rigl", "st3", "swd"),
-        *("auto", "growing_decay", "latent", "progressive", "greg", "hesso", "depgraph", "pat", "variant"),
+        *("dense", "one_shot", "han", "liu", "rewinding", "gmp", "gmp_lamp", "acdc", "acdc_lamp", "rigl"),
+        *("st3", "st3_lamp", "swd", "auto", "growing_decay", "latent", "progressive", "greg", "hesso"),
+        *("depgraph", "pat", "variant"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from torch.optim import Optimizer
 
+from fadeout import criteria
 from fadeout.methods.method import Method, Phase, train
 from fadeout.pruners.mask_pruner import MaskPruner
 from fadeout.torch_bridge.parameters import momenta
@@ -82,4 +83,18 @@ def acdc(epochs: int, sparsity: float) -> list[Phase]:
     return train(ACDC, epochs, sparsity=sparsity)
 
 
+def acdc_lamp(epochs: int, sparsity: float) -> list[Phase]:
+    """AC/DC by the layer-adaptive score LAMP: for networks with norms, whose layers magnitudes can empty."""
+    return train(ACDC, epochs, sparsity=sparsity, criterion=criteria.lamp)
+
+
 METHOD = Method("acdc", acdc, label="AC/DC", colour="#84180f", dark_colour="#7a8b51", marker="$♣$", order=6)
+BY_LAMP = Method(
+    "acdc_lamp",
+    acdc_lamp,
+    label="AC/DC, LAMP",
+    colour="#c0563b",
+    dark_colour="#c3d08b",
+    marker="$♧$",
+    order=6,
+)

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from fadeout import criteria
 from fadeout._arguments import checked
+from fadeout.criteria import Criterion
 from fadeout.fades import Latent
 from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.methods.swd import SelectiveWeightDecay
@@ -60,6 +61,7 @@ class ST3(SelectiveWeightDecay):
     Args:
         model, optimizer, sparsity, steps, prunable: as in :class:`fadeout.SelectiveWeightDecay`.
         structure: :class:`fadeout.Elements`, single weights.
+        criterion: which go first; the paper's is the magnitude, over the whole network.
 
     >>> import torch
     >>> model = nn.Linear(10, 10)
@@ -85,6 +87,7 @@ class ST3(SelectiveWeightDecay):
         sparsity: Sparsity,
         steps: Steps,
         structure: Structure | None = None,
+        criterion: Criterion = criteria.magnitude,
         prunable: Prunable = has_two_dimensions,
     ):
         if structure is not None and not isinstance(structure, Elements):
@@ -98,7 +101,7 @@ class ST3(SelectiveWeightDecay):
             sparsity=sparsity,
             steps=steps,
             structure=structure,
-            criterion=criteria.magnitude,
+            criterion=criterion,
             fade=fade,
             prunable=prunable,
         )
@@ -140,4 +143,19 @@ def st3(epochs: int, sparsity: float, structure: str) -> list[Phase]:
     return train(ST3, epochs, sparsity=sparsity)
 
 
+def st3_lamp(epochs: int, sparsity: float, structure: str) -> list[Phase]:
+    """ST-3 by the layer-adaptive score LAMP: for networks with norms, whose layers magnitudes can empty."""
+    check_structure("st3_lamp", structure, "elements")
+    return train(ST3, epochs, sparsity=sparsity, criterion=criteria.lamp)
+
+
 METHOD = Method("st3", st3, label="ST-3", colour="#513463", dark_colour="#b6e07d", marker="$♠$", order=6)
+BY_LAMP = Method(
+    "st3_lamp",
+    st3_lamp,
+    label="ST-3, LAMP",
+    colour="#8a5fa8",
+    dark_colour="#e3f5c8",
+    marker="$♤$",
+    order=6,
+)
