@@ -209,6 +209,9 @@ class Run(_Options, Common):
         return " ".join(parts) + (", shortened" if self.shortened else "")
 
 
+DEFAULTS = {each.name: each.default for each in fields(Run)}
+"""What a field is where a record does not name it."""
+
 _MOST_EPOCHS = 10**9
 _POSITIVE = (
     *("width", "rows", "columns", "n", "m", "epochs", "batch_size", "evaluate_every", "epochs_scale", "lr"),

@@ -39,6 +39,27 @@ class Estimate(NamedTuple):
         return joined(number(self.mean), number(self.std), by=" ± ")
 
 
+class Margin(NamedTuple):
+    """A method's accuracy less fadeout's, seed by seed: the mean, and half the width of its 95 % interval.
+
+    >>> str(Margin(-0.8, 0.5)), Margin(-0.8, 0.5).verdict, Margin(-0.4, 0.5).verdict
+    ('-0.80 ± 0.50', 'behind', 'level')
+    """
+
+    mean: float
+    half: float | None
+
+    def __str__(self) -> str:
+        return joined(number(self.mean, signed=True), number(self.half), by=" ± ")
+
+    @property
+    def verdict(self) -> str:
+        """Whether the method is ahead of fadeout, behind it, or neither for certain."""
+        if self.half is None:
+            return "one seed"
+        return "ahead" if self.mean > self.half else "behind" if self.mean < -self.half else "level"
+
+
 @dataclass(frozen=True)
 class Group:
     """Runs that differ in nothing but the seed; there are none where only the paper has a value.
@@ -50,6 +71,7 @@ class Group:
         settings: of its runs, all but the seed.
         anchor: the identifier of its configuration inside the page.
         estimates, published: for each metric that is known, ours and the paper's.
+        margin: over fadeout under the same conditions.
 
     >>> group = Group("cora", "gcn", 64, "elements", "swd", 0.9, 0.1, 1e4, note="preset authors")
     >>> group.title, group.where
@@ -72,6 +94,7 @@ class Group:
     records: tuple[Record, ...] = ()
     estimates: dict[str, Estimate] = field(default_factory=dict)
     published: dict[str, float | None] = field(default_factory=dict)
+    margin: Margin | None = None
 
     @property
     def setup(self) -> tuple[Any, ...]:

@@ -10,9 +10,10 @@ from fadeout._checks import extra
 from fadeout.experiments.report import formatting
 from fadeout.experiments.report.groups import anchor, grids, marks
 from fadeout.experiments.report.records import Section
+from fadeout.experiments.report.standings import find_standings
 from fadeout.experiments.report.statistics import group_runs
 from fadeout.experiments.report.styles import METHODS, OTHER
-from fadeout.experiments.report.tables import table
+from fadeout.experiments.report.tables import standings_table, table
 
 with extra("experiments"):
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -85,6 +86,7 @@ def _shown_of(section: Section) -> dict[str, Any]:
         "groups": groups,
         "grids": grids(groups) if section.kind == "grid" else [],
         "listed": [group for group in groups if section.kind != "grid" or not any(group.strengths)],
+        "standings": {w: standings_table(found) for w, found in find_standings(groups).items()},
         "several": len({group.setup for group in groups}) > 1,
         "decided": any("decided" in group.estimates for group in groups),
         "failed": sum(len(group.failed) for group in groups),

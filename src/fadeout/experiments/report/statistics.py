@@ -13,7 +13,9 @@ from fadeout.experiments.paper import same
 from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import METRICS, Estimate, Group, alike, anchor
 from fadeout.experiments.report.records import Record, Section
+from fadeout.experiments.report.standings import add_margins
 from fadeout.experiments.report.styles import METHODS
+from fadeout.experiments.run import DEFAULTS
 from fadeout.methods import registry
 
 FIELDS = ("data", "network", "width", "structure", "method", "sparsity", "a_min", "a_max")
@@ -25,13 +27,13 @@ _WITHOUT_STRENGTHS = [name for name, method in registry.METHODS.items() if "a_mi
 
 def group_runs(section: Section) -> list[Group]:
     """The groups of a section's runs, and of the paper's values that no run has, in the order of a table."""
-    ours = list(_estimates(section))
+    ours = add_margins(_estimates(section))
     return sorted([*ours, *_add_published(ours, section.published)], key=_order)
 
 
 def _estimates(section: Section) -> Iterator[Group]:
     records = alike(
-        sorted(section.records, key=_seed), lambda record: repr(sorted(_settings(record).items()))
+        sorted(section.records, key=_seed), lambda record: repr(sorted(_changed(_settings(record)).items()))
     )
     runs = [_settings(members[0]) for members in records.values()]
     for members, run, note in zip(records.values(), runs, _notes(runs), strict=True):
@@ -54,6 +56,11 @@ def _seed(record: Record) -> tuple[float, str]:
 
 def _settings(record: Record) -> Record:
     return {name: value for name, value in record["run"].items() if name != "seed"}
+
+
+def _changed(run: Record) -> Record:
+    """The settings that are not at their defaults: records of an earlier version leave some of those out."""
+    return {name: value for name, value in run.items() if name not in DEFAULTS or value != DEFAULTS[name]}
 
 
 def _estimate(values: list[float]) -> Estimate:
@@ -106,13 +113,19 @@ def _notes(runs: Sequence[Record]) -> Iterator[str]:
     telling = set()
     for members in alike(runs, lambda run: repr(_identity(run))).values():
         for name in {name for run in members for name in run} - {"validation"}:
-            if len({repr(run.get(name)) for run in members}) > 1:
+            if len({repr(_setting(run, name)) for run in members}) > 1:
                 telling.add((str(members[0].get("method")), name))
     for run in runs:
         names = sorted(name for method, name in telling if method == str(run.get("method")))
-        values = (f"{run[n]:g}" if isinstance(run.get(n), float) else str(run.get(n)) for n in names)
-        settings = (" ".join(pair) for pair in zip(names, values, strict=True))
+        values = ((name, _setting(run, name)) for name in names)
+        settings = (
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in values
+        )
         yield joined(*settings, "tested on held-out training data" if run.get("validation") else "")
+
+
+def _setting(run: Record, name: str) -> Any:
+    return run.get(name, DEFAULTS.get(name))
 
 
 def _order(group: Group) -> tuple[Any, ...]:

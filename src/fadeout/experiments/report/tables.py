@@ -1,10 +1,12 @@
 """The table of an experiment, for all formats: columns that say something, and cells that can be sorted."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
-from fadeout.experiments.report.formatting import number, percent, printed_name, strength
+from fadeout.experiments.report.formatting import count, number, percent, printed_name, strength
 from fadeout.experiments.report.groups import METRICS, Group
+from fadeout.experiments.report.standings import Standing
 
 
 class Cell(NamedTuple):
@@ -37,6 +39,29 @@ def table(groups: Sequence[Group]) -> dict[str, list[Cell]]:
     return {title: columns[title] for title in columns if any(texts[title]) and title not in constant}
 
 
+def standings_table(standings: Sequence[Standing]) -> dict[str, list[Cell]]:
+    """The columns by their titles, with a cell for each method, the best first."""
+    columns = {
+        "method": [Cell(one.name, one.name) for one in standings],
+        "epochs": [
+            Cell(f"{one.budget:.3g} times" if one.budget != 1 else "", one.budget) for one in standings
+        ],
+        "mean rank": [Cell(number(one.rank), one.rank, "ours") for one in standings],
+        "mean difference": [_mean_difference(one) for one in standings],
+    }
+    for verdict in ("ahead", "level", "behind", "one seed"):
+        counts = [one.count(verdict) if one.margins else None for one in standings]
+        columns[verdict] = [Cell(str(n) if n else "", n) for n in counts]
+    return {title: cells for title, cells in columns.items() if any(cell.text for cell in cells)}
+
+
+def _mean_difference(standing: Standing) -> Cell:
+    if not standing.margins:
+        return Cell()
+    mean = fmean(margin.mean for margin in standing.margins)
+    return Cell(f"{number(mean, signed=True)} at {count(len(standing.margins), 'target')}", mean)
+
+
 def _as_asked(group: Group) -> bool:
     """Whether exactly the target is gone."""
     known = [r for r in group.done if None not in (r.get("parameters"), r.get("parameters_left"))]
@@ -64,6 +89,10 @@ def _row(group: Group, metrics: Sequence[str]) -> dict[str, Cell]:
         row[f"{title}, paper"] = Cell(number(theirs) or absent, theirs)
         less = group.difference(metric)
         row[f"{title}, difference"] = Cell(number(less, signed=True), less, "muted" if group.mark else "")
+        if metric == "after" and group.margin is not None:
+            row["against fadeout"] = Cell(str(group.margin), group.margin.mean)
+        elif metric == "after":
+            row["against fadeout"] = Cell()
     return row
 
 
