@@ -53,6 +53,11 @@ def test_every_guide_has_a_program():
     assert pages == {Path(program.page).name for program in PROGRAMS if "/how-to/" in program.page}
 
 
+def test_no_program_needs_a_name_that_is_not_public():
+    names = {program.page: re.findall(r"\._[^\W_]\w*|import _\w+", program.code) for program in PROGRAMS}
+    assert {page: found for page, found in names.items() if found} == {}
+
+
 def test_every_method_and_every_experiment_of_our_own_is_described():
     from fadeout.experiments.catalogue import EXPERIMENTS
     from fadeout.methods.registry import METHODS

@@ -14,22 +14,37 @@ import torch
 from torch import nn
 
 import fadeout
-from fadeout import criteria, export, methods, models, plot, schedules
+from fadeout import criteria, export, methods, models, plot, pruners, schedules
 from fadeout.methods.slimming import Slimming
 
 LISTED = Path(__file__).parent / "fixtures" / "public_interface.txt"
 
 # What only the library itself calls, although it has no underscore.
-INSIDE = {
-    *("as_schedule", "begin", "bind", "check_elementwise", "end", "evaluation", "join", "open"),
-    *("gradual", "grouped", "mark", "ranked_together", "select"),
+INSIDE = {"as_schedule", "bind", "check_elementwise", "gradual", "grouped", "mark", "ranked_together"}
+
+# What a method or a structure of one's own is made from: listed with the classes that it begins with.
+TO_BUILD_ON = (fadeout.Structure, *(getattr(pruners, name) for name in pruners.__all__))
+HOOKS = {
+    *(
+        "acts_early",
+        "begin",
+        "check_finite",
+        "close",
+        "end",
+        "evaluation",
+        "final_sparsity",
+        "groups",
+        "held",
+    ),
+    *("join", "open", "optimizers", "score_channels", "select", "share", "steps_taken"),
+    *("sum_by_channel", "weight", "zero_gradients", "zero_held"),
 }
 
 
 def described() -> list[str]:
     """A line for each public name, with the signature of what can be called."""
     lines: list[str] = []
-    for module in (fadeout, criteria, schedules, methods, models, export):
+    for module in (fadeout, criteria, schedules, methods, pruners, models, export):
         for name, value in _members(module):
             lines += _lines(f"{module.__name__}.{name}", value)
     lines += _lines("fadeout.methods.slimming.Slimming", Slimming)
@@ -59,11 +74,14 @@ def _lines(name: str, value: Any) -> list[str]:
         if inspect.isroutine(function := inspect.getattr_static(value, member))
         and getattr(inspect.unwrap(getattr(value, member)), "__module__", "").startswith("fadeout")
     ]
-    return [f"{name}{_signature(value)}", *methods]
+    figures = [n for n in _attributes(value) if isinstance(inspect.getattr_static(value, n), property)]
+    listed = [f"{name}: {', '.join(figures)}"] if value in TO_BUILD_ON and figures else []
+    return [f"{name}{_signature(value)}", *methods, *listed]
 
 
 def _attributes(value: Any) -> list[str]:
-    return [name for name in dir(value) if not name.startswith("_") and name not in INSIDE]
+    hidden = INSIDE if any(value is base for base in TO_BUILD_ON) else INSIDE | HOOKS
+    return [name for name in dir(value) if not name.startswith("_") and name not in hidden]
 
 
 def _signature(function: Any) -> str:

@@ -9,6 +9,7 @@ from fadeout.measure import measure
 from fadeout.methods.dense import NoPruning
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.storage.network_file import load, save
+from fadeout.structures.base import Structure
 from fadeout.structures.blocks import Blocks
 from fadeout.structures.channels import Channels
 from fadeout.structures.elements import Elements
@@ -28,6 +29,7 @@ __all__ = [
     "NoPruning",
     "Progressive",
     "SelectiveWeightDecay",
+    "Structure",
     "compact",
     "criteria",
     "export",

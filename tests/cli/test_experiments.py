@@ -190,12 +190,14 @@ def test_dry_does_nothing(fadeout, experiment, tmp_path):
         (["small", "--only", "sparsity=x"], "--only sparsity= takes a number, got 'x'"),
         (["small", "--only", "method=gnp"], "no run of small meets method=gnp; method is gmp or auto"),
         (["small", "--jobs", "0"], "jobs is a whole number from 1 on, got 0"),
+        (["small", "--steps", "0"], "steps is above 0, got 0"),
     ],
 )
 def test_wrong_input_to_reproduce(fadeout, experiment, arguments, message):
-    code, _, complaint = fadeout("reproduce", *arguments)
+    code, output, complaint = fadeout("reproduce", *arguments)
     assert code == 2
     assert message in complaint
+    assert output == ""  # before anything begins
 
 
 def test_missing_data_are_said_before_anything_starts(fadeout, monkeypatch, tmp_path):

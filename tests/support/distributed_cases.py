@@ -122,11 +122,11 @@ def train(how: str, kind: str, fade: str, optimizer: str, steps: int = STEPS) ->
 
 def measured_on_each() -> dict[str, Any]:
     """What a pruner knows of the machine, where the clocks of all processes differ."""
-    from fadeout.structures import channel_time, channels
+    from fadeout.structures import channel_time, channels, layer_times
 
     seconds = 1.0 + dist.get_rank()
     channels.multiple_for = lambda multiple, engine: 2 * (1 + dist.get_rank())
-    channel_time.time_layer = lambda layer, given, engine: seconds * layer.weight.numel()
+    layer_times.time_layer = lambda layer, given, engine: seconds * layer.weight.numel()
     channel_time.time_networks = lambda networks, example, engine: {
         name: seconds * sum(p.numel() for p in network.parameters()) for name, network in networks.items()
     }

@@ -29,8 +29,7 @@ def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
 
     Args:
         get: nothing, or the word get and the names of data sets.
-        data_dir: the first directory to look in, and where to put them; then the environment's FADEOUT_DATA,
-            then a cache.
+        data_dir: where to look first, and to put them; then the environment's FADEOUT_DATA, then a cache.
     """
     if not get:
         show(data_dir)

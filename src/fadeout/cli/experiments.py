@@ -19,6 +19,7 @@ from fadeout.experiments.report import report as write_report
 from fadeout.experiments.result import describe_record
 from fadeout.experiments.run import DATA, MODELS, Run
 from fadeout.experiments.signals import asked_to_stop
+from fadeout.experiments.sweep import check_jobs
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.methods.registry import METHODS
 
@@ -45,7 +46,7 @@ def show() -> None:
         print(f"{title}:")
         width = max(map(len, names))
         for name, text in names.items():
-            print(f"  {name:{width}}  {text}")
+            print(f"  {name:{width}}  {text.replace('``', '')}")
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _run(config: Run, options: Command) -> None:
 
 
 def reproduce(
-    experiment: str,
+    experiment: Annotated[str, tyro.conf.arg(metavar="EXPERIMENT")],
     /,
     *,
     results: Path = Path("runs"),
@@ -143,12 +144,11 @@ def reproduce(
     watch: bool = False,
     dry: bool = False,
 ) -> None:
-    """Carry out all runs of a table or figure of the paper; those that are finished are not repeated.
+    """Carry out all runs of an experiment, such as a table of the paper; finished ones are not repeated.
 
     Args:
         experiment: its name, as fadeout list shows it.
-        results: the folder of all runs; what came of them is in EXPERIMENT.jsonl in it, which alone is
-            enough to go on from.
+        results: the folder of all runs; what came of them is in EXPERIMENT.jsonl in it, enough to go on from.
         epochs_scale: shorten all phases in proportion, such as 0.1; results are marked.
         steps: at most so many steps in an epoch; results are marked.
         only: conditions such as method=auto or sparsity=0.99; runs that meet all of them.
@@ -166,8 +166,10 @@ def reproduce(
         raise ValueError("--dry only says what would be done, and --watch follows what others do: pass one")
     if launched() > 1:
         raise ValueError("torchrun is for fadeout run --parallel; several runs at a time are --jobs")
+    check_jobs(jobs)
     every = [
-        replace(r, epochs_scale=epochs_scale, steps=steps or r.steps) for r in EXPERIMENTS[experiment].runs()
+        replace(r, epochs_scale=epochs_scale, steps=r.steps if steps is None else steps)
+        for r in EXPERIMENTS[experiment].runs()
     ]
     todo = plan(experiment, every, results, only)
     print(f"{experiment}: {len(todo.runs)} runs, {todo.finished} of them finished", flush=True)
@@ -235,7 +237,7 @@ def _finish(experiment: str, results: Path, records: list[dict[str, Any]]) -> No
 
 
 def report(
-    results: Path,
+    results: Annotated[Path, tyro.conf.arg(metavar="RESULTS")],
     /,
     *,
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,

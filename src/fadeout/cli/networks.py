@@ -5,12 +5,13 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from torch import nn
 
 from fadeout import export as exporting
+from fadeout._checks import extra
 from fadeout.compaction.compact import compact as cut
 from fadeout.compaction.plan import plans_of
 from fadeout.graph.example import Example
@@ -19,8 +20,14 @@ from fadeout.storage import network_file
 from fadeout.storage.summary import summarize
 from fadeout.torch_bridge.modes import still
 
+with extra("experiments"):
+    import tyro
 
-def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0) -> None:
+File = Annotated[Path, tyro.conf.arg(metavar="FILE")]
+Output = Annotated[Path, tyro.conf.arg(metavar="OUTPUT")]
+
+
+def inspect(file: File, /, *, model: str = "", input: str = "", repeats: int = 0) -> None:
     """Print what a saved network holds, layer by layer: tensors, parameters, bytes, and what was cut away.
 
     Args:
@@ -45,8 +52,8 @@ def inspect(file: Path, /, *, model: str = "", input: str = "", repeats: int = 0
 
 
 def compact(
-    file: Path,
-    output: Path,
+    file: File,
+    output: Output,
     /,
     *,
     model: str,
@@ -71,7 +78,7 @@ def compact(
     print(f"{before:,} parameters -> {after:,} ({after / before:.1%}); written to {output}")
 
 
-def export(file: Path, output: Path, /, *, model: str, input: str = "") -> None:
+def export(file: File, output: Output, /, *, model: str, input: str = "") -> None:
     """Export a saved network to ONNX (*.onnx) or torch.export (*.pt2); what was written is run and compared.
 
     Args:

@@ -40,7 +40,7 @@ class Common:
     width: int | None = None
     """feature maps of the network's first stage, or hidden units; by default the network's own"""
     norm: bool = field(default=True, metadata=_LATER)
-    """whether the network has batch-norms, where it leaves the choice"""
+    """the network has batch-norms, where it leaves the choice; --no-norm takes them out"""
     residual: Literal["normed", "plain", "zero"] = field(default="normed", metadata=_LATER)
     """residual blocks as in the paper, with a batch-norm after each addition; plain; or beginning at zero"""
     method: str = "auto"

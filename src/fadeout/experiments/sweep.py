@@ -49,8 +49,7 @@ def sweep(
         options: ``data_dir``, ``device`` and ``checkpoint_every`` of
             :func:`~fadeout.experiments.execute.execute`.
     """
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs is a whole number from 1 on, got {jobs}")
+    check_jobs(jobs)
     records: dict[str, Record] = {}
     waiting = {run.hash: run for run in runs}
     lost: Counter[str] = Counter()
@@ -83,6 +82,12 @@ def sweep(
     if waiting:
         raise Stopped
     return [records[name] for name in dict.fromkeys(run.hash for run in runs)]
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Raise where so many runs at a time are none."""
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs is a whole number from 1 on, got {jobs}")
 
 
 _SUSPECT, _HOPELESS = 2, 5  # deaths of workers that a run has seen

@@ -46,25 +46,24 @@ class ACDC(MaskPruner):
     @property
     def sparsity_now(self) -> float:
         """The fraction that is held at zero in this step."""
-        return self._final_sparsity * self._is_compressed(self._clock.step)
+        return self.final_sparsity * self._is_compressed(self.steps_taken)
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> None:
-        self._zero_gradients(optimizer)
+        self.zero_gradients(optimizer)
 
     def end(self) -> None:
-        before, after = self._is_compressed(self._clock.step), self._is_compressed(self._clock.step + 1)
-        self._zero()
+        before, after = self._is_compressed(self.steps_taken), self._is_compressed(self.steps_taken + 1)
+        self.zero_held()
         if after and not before:
-            self._scores.gone = self._select(self._final_sparsity)
-            self._zero()
+            self.held = self.select(self.final_sparsity)
+            self.zero_held()
         elif before and not after:
-            self._scores.gone = {}
+            self.held = {}
             self._forget_momentum()
-        self._tick()
 
     def _is_compressed(self, step: int) -> bool:
         """Whether the network is sparse after so many steps: never at first, and always at the end."""
@@ -72,7 +71,7 @@ class ACDC(MaskPruner):
         return step > 0 and any(a * steps // 100 <= now < b * steps // 100 for a, b in _COMPRESSED)
 
     def _forget_momentum(self) -> None:
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
                 for momentum in momenta(optimizer, parameter):
                     momentum.zero_()

@@ -31,13 +31,12 @@ class GradualMagnitudePruning(MaskPruner):
     """
 
     def end(self) -> None:
-        chosen = self._select(self.sparsity_now)
-        self._zero()  # what was zero, and the step has moved
-        self._scores.gone = chosen
-        self._zero()
-        self._tick()
+        chosen = self.select(self.sparsity_now)
+        self.zero_held()  # what was zero, and the step has moved
+        self.held = chosen
+        self.zero_held()
 
-    def _share(self) -> float:
+    def share(self) -> float:
         return GROWTH(self.progress + 1 / self.steps)
 
 

@@ -67,22 +67,22 @@ class GrowingRegularization(ChannelPruner):
         """What plain SGD multiplies a penalised weight by at this step; 0 when it is removed."""
         if self._is_past(_REMOVED):
             return 0.0
-        return min(1 - float(group["lr"]) * self.penalty_now for group in self._groups().values())
+        return min(1 - float(group["lr"]) * self.penalty_now for group in self.groups().values())
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         penalty, held, loss = self.penalty_now, held_by([optimizer]), None
-        groups, scale = self._groups(), gradient_scale(optimizer)
+        groups, scale = self.groups(), gradient_scale(optimizer)
         for name in self._filters if penalty else ():
             gradient = gradient_of(self.parameters[name]) if id(self.parameters[name]) in held else None
             if gradient is None:
                 continue
-            weight = self._weight(name)
+            weight = self.weight(name)
             if self._is_past(_PICKED):
-                weight = torch.where(self._scores.gone[name], weight, 0)
+                weight = torch.where(self.held[name], weight, 0)
             sign = -1 if groups[name].get("maximize", False) else 1
             gradient.add_(weight, alpha=sign * scale * penalty)
             if wants_loss and self._layout.owns(name):
@@ -91,30 +91,29 @@ class GrowingRegularization(ChannelPruner):
         return self._sum_over_processes(loss) if wants_loss and penalty else None
 
     def end(self) -> None:
-        self._check_finite()
+        self.check_finite()
         if not self._is_past(_PICKED) and self._is_past(_PICKED, steps=1):
-            self._scores.gone = self._select(self._final_sparsity)
+            self.held = self.select(self.final_sparsity)
         if self._is_past(_REMOVED, steps=1):
-            self._zero()
+            self.zero_held()
         else:
-            for name, mask in self._scores.gone.items():
-                flush_(self._weight(name), mask)
-        self._tick()
+            for name, mask in self.held.items():
+                flush_(self.weight(name), mask)
 
-    def _share(self) -> float:
+    def share(self) -> float:
         return float(self._is_past(_PICKED))
 
     def _is_past(self, share: float, steps: int = 0) -> bool:
         """Whether this share of the training is over now, or so many steps later."""
-        return (self._clock.step + steps) / self.steps >= share
+        return (self.steps_taken + steps) / self.steps >= share
 
     @property
     def _filters(self) -> list[str]:
         return [name for name in self._bound.fading if self.parameters[name].dim() > 1]
 
-    def _rank(self) -> list[Tensor]:
+    def score_channels(self) -> list[Tensor]:
         """The ranks of L1 norms in each layer, over its width: so all layers lose the same share."""
-        norms = self._sum_up(lambda name: self._weight(name).abs(), self._filters)
+        norms = self.sum_by_channel(lambda name: self.weight(name).abs(), self._filters)
         return [(norm.argsort(stable=True).argsort() + 0.5) / len(norm) for norm in norms]
 
 

@@ -62,35 +62,34 @@ class HESSO(ChannelPruner):
     @property
     def factor_now(self) -> float:
         """What a channel that fades is multiplied by at this step."""
-        period, left = self._period(self._clock.step)
+        period, left = self._period(self.steps_taken)
         return (left - 1) / left if left > 0 else float(period == 0)
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return True
 
     def open(self) -> None:
-        step = self._clock.step
+        step = self.steps_taken
         if self._period(step)[0] != self._period(step - 1)[0]:
-            self._before = {name: self._weight(name).clone() for name in self._bound.fading}
+            self._before = {name: self.weight(name).clone() for name in self._bound.fading}
 
     def end(self) -> None:
-        self._check_finite()
+        self.check_finite()
         if self._before:
-            pruned = self._scores.gone
-            self._scores.gone = self._select(self.sparsity_now)
-            self._fading = {n: g & ~pruned[n] if n in pruned else g for n, g in self._scores.gone.items()}
+            pruned = self.held
+            self.held = self.select(self.sparsity_now)
+            self._fading = {n: g & ~pruned[n] if n in pruned else g for n, g in self.held.items()}
             self._before = None
         factor = self.factor_now
         for name, fading in (self._fading or {}).items():
-            weight, gone = self._weight(name), self._scores.gone[name]
+            weight, gone = self.weight(name), self.held[name]
             weight.masked_fill_(gone & ~fading if factor else gone, 0)
             if factor:
                 Marked(fading).scale_(weight, factor)
-        self._tick()
 
     def state_dict(self) -> dict[str, Any]:
-        nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
+        nothing = {name: torch.zeros_like(self.weight(name), dtype=torch.bool) for name in self.parameters}
         return {**super().state_dict(), "fading": self._distributed(self._fading or nothing)}
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -100,8 +99,8 @@ class HESSO(ChannelPruner):
         super()._restore(parts)
         self._fading, self._before = parts["fading"], None
 
-    def _share(self) -> float:
-        return self._period(self._clock.step)[0] / _PERIODS
+    def share(self) -> float:
+        return self._period(self.steps_taken)[0] / _PERIODS
 
     def _period(self, step: int) -> tuple[int, int]:
         """The period of a step, from 1, and how many of its steps are left; before the first one it is 0."""
@@ -113,15 +112,15 @@ class HESSO(ChannelPruner):
         period = min(-(-begun * _PERIODS // length), _PERIODS)
         return period, period * length // _PERIODS - begun + 1
 
-    def _rank(self) -> list[Tensor]:
+    def score_channels(self) -> list[Tensor]:
         """The saliency of each channel."""
         names = list(self._bound.fading)
-        x = self._before or {name: self._weight(name) for name in names}
-        d = {name: x[name] - self._weight(name) for name in names}
-        size = torch.cat(self._sum_up(lambda name: torch.ones_like(x[name]), names))
-        x_norm = torch.cat(self._sum_up(lambda name: x[name].square(), names)).sqrt()
-        d_norm = torch.cat(self._sum_up(lambda name: d[name].square(), names)).sqrt()
-        product = torch.cat(self._sum_up(lambda name: x[name] * d[name], names))
+        x = self._before or {name: self.weight(name) for name in names}
+        d = {name: x[name] - self.weight(name) for name in names}
+        size = torch.cat(self.sum_by_channel(lambda name: torch.ones_like(x[name]), names))
+        x_norm = torch.cat(self.sum_by_channel(lambda name: x[name].square(), names)).sqrt()
+        d_norm = torch.cat(self.sum_by_channel(lambda name: d[name].square(), names)).sqrt()
+        product = torch.cat(self.sum_by_channel(lambda name: x[name] * d[name], names))
         cosine = product / (x_norm * d_norm).clamp_min(1e-30)
         parts = [x_norm, x_norm / size, 1 + cosine, product.abs(), product.square() / 2]
         mean = torch.stack([part / part.norm().clamp_min(1e-30) for part in parts]).mean(0)

@@ -106,24 +106,24 @@ class RigL(MaskPruner):
         sizes = {name: parameter.numel() for name, parameter in self.parameters.items()}
         total = sum(sizes.values())
         shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
-        self._left = erk(shapes, total - round(self._final_sparsity * total))
+        self._left = erk(shapes, total - round(self.final_sparsity * total))
         goes = {name: sizes[name] - left for name, left in self._left.items()}
-        self._scores.gone = self._lowest(self._random(seed), goes)
-        self._zero()
+        self.held = self._lowest(self._random(seed), goes)
+        self.zero_held()
 
     @property
     def sparsity_now(self) -> float:
         """The fraction that is held at zero: the same from the first step to the last."""
-        return self._final_sparsity
+        return self.final_sparsity
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> None:
-        step, last = self._clock.step, self.until * self.steps
+        step, last = self.steps_taken, self.until * self.steps
         if step % self.every or step >= last:
-            self._zero_gradients(optimizer)
+            self.zero_gradients(optimizer)
             return
         self._move(optimizer, self.alpha / 2 * (1 + math.cos(math.pi * step / last)))
         for group in optimizer.param_groups:
@@ -131,18 +131,17 @@ class RigL(MaskPruner):
                 parameter.grad = None
 
     def end(self) -> None:
-        self._zero()
-        self._tick()
+        self.zero_held()
 
     def _move(self, optimizer: Optimizer, fraction: float) -> None:
         """Drop a fraction of each layer's connections, and grow as many."""
-        self._check_finite()
+        self.check_finite()
         own = held_by([optimizer])
         gradients = {n: gradient_of(p) for n, p in self.parameters.items() if id(p) in own}
         slopes = {n: g.to_dense().abs().nan_to_num() for n, g in gradients.items() if g is not None}
         counts = {name: int(fraction * self._left[name]) for name in slopes}
-        gone = dict(self._scores.gone)
-        sizes = {n: self._weight(n).abs().masked_fill(gone[n], math.inf) for n in slopes}
+        gone = dict(self.held)
+        sizes = {n: self.weight(n).abs().masked_fill(gone[n], math.inf) for n in slopes}
         dropped = self._lowest(sizes, counts)
         stays = {name: ~(gone[name] | dropped[name]) for name in slopes}
         grown = self._lowest(
@@ -152,7 +151,7 @@ class RigL(MaskPruner):
             for momentum in momenta(optimizer, self.parameters[name]):
                 momentum.masked_fill_(gone[name] & grown[name], 0)  # one that was only just dropped goes on
             gone[name] = ~(stays[name] | grown[name])
-        self._scores.gone = gone
+        self.held = gone
 
     def _lowest(self, scores: Mapping[str, Tensor], counts: Mapping[str, int]) -> dict[str, Tensor]:
         """Mark so many of lowest score in each parameter."""
@@ -165,7 +164,7 @@ class RigL(MaskPruner):
         """Random scores, the same on all processes; lowest where weights are zero, as after a resumption."""
         generator, scores = torch.Generator("cpu").manual_seed(seed), {}
         for name, parameter in self.parameters.items():
-            weight = self._weight(name)
+            weight = self.weight(name)
             drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
             scores[name] = block_of(drawn, parameter).to(weight.device) - (weight == 0).float()
         return scores

@@ -68,7 +68,7 @@ class Slimming(StepPruner):
         self._scales = {n: self.parameters[n] for n in scales if self.parameters[n].dim() == 1}
         if not self._scales:
             raise ValueError("slimming needs batch-norms: structure=fadeout.Channels(example_input)")
-        self.attach(self._optimizers)
+        self.attach(self.optimizers)
 
     sparsity_now = 0.0
     """No channel is targeted."""
@@ -76,7 +76,7 @@ class Slimming(StepPruner):
     fade = 0.0
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
@@ -93,8 +93,7 @@ class Slimming(StepPruner):
         return self._sum_over_processes(loss) if wants_loss else None
 
     def end(self) -> None:
-        self._check_finite()
-        self._tick()
+        self.check_finite()
 
     def masks(self) -> Masks:
         """No masks: nothing is removed while it trains."""

@@ -108,7 +108,7 @@ class ST3(SelectiveWeightDecay):
         split = [name for name, parameter in self.parameters.items() if is_split(parameter)]
         if split:
             raise ValueError(f"ST-3 rescales whole rows, and those of {split[0]!r} lie on several processes")
-        self._latents = Rescaled(self._weight, self._layout, fade, self._base)
+        self._latents = Rescaled(self.weight, self._layout, fade, self._base)
 
 
 class Rescaled(Latents):

@@ -98,7 +98,7 @@ class SelectiveWeightDecay(Pruner):
             prunable=prunable,
         )
         if isinstance(self._fade, Latent):
-            self._latents = Latents(self._weight, self._layout, self._fade, self._base)
+            self._latents = Latents(self.weight, self._layout, self._fade, self._base)
 
     @property
     def factor_now(self) -> float:
@@ -107,15 +107,15 @@ class SelectiveWeightDecay(Pruner):
         For ``Decay`` in gradient mode it is that of plain SGD, ``1 - lr a mu``; it is NaN for penalties
         that subtract instead.
         """
-        groups = {id(group): group for group in self._groups().values()}.values()
+        groups = {id(group): group for group in self.groups().values()}.values()
         return min(self._fade.factor(self.progress, self.steps, group) for group in groups)
 
     def _figures(self) -> dict[str, str]:
         return {**super()._figures(), "fade": str(self._fade)}
 
     @property
-    def _acts_early(self) -> bool:
-        return self._fade.on_gradient or self._fade.latent or super()._acts_early
+    def acts_early(self) -> bool:
+        return self._fade.on_gradient or self._fade.latent or super().acts_early
 
     def open(self) -> None:
         if self._latents is not None:
@@ -135,9 +135,9 @@ class SelectiveWeightDecay(Pruner):
         if not self._fade.on_gradient:
             return None
         if wants_loss:  # a closure moves the weights and comes back, and the choice is that of the first time
-            self._chosen = {n: Marked(c.mask(self._weight(n))) for n, c in self._chosen.items()}
+            self._chosen = {n: Marked(c.mask(self.weight(n))) for n, c in self._chosen.items()}
         held = held_by([optimizer])
-        groups, scale, loss = self._groups(), gradient_scale(optimizer), None
+        groups, scale, loss = self.groups(), gradient_scale(optimizer), None
         for name, chosen in self._chosen.items():
             parameter = self.parameters[name]
             if id(parameter) not in held:
@@ -155,7 +155,7 @@ class SelectiveWeightDecay(Pruner):
                 parameter.grad = torch.zeros_like(parameter)
             own = gradient_of(parameter)
             assert own is not None
-            for mask, weight, gradient in chosen.parts(self._weight(name), own):
+            for mask, weight, gradient in chosen.parts(self.weight(name), own):
                 targeted = torch.where(mask, weight, 0)
                 gradient.add_(self._fade.gradient(targeted, dose * scale))
                 if wants_loss and self._layout.owns(name):
@@ -165,16 +165,16 @@ class SelectiveWeightDecay(Pruner):
 
     def end(self) -> None:
         if self._fade.on_gradient:
-            self._check_finite()
+            self.check_finite()
             for name, target in self._chosen.items():
-                for mask, weight in target.parts(self._weight(name)):
+                for mask, weight in target.parts(self.weight(name)):
                     flush_(weight, mask)
             self._chosen = {}
         elif self._latents is not None and self._latents.held:
-            self._check_finite()
+            self.check_finite()
             self._latents.hold()
         else:
-            dose = self._fade.now(self._clock, self._groups())  # how many, and how strongly
+            dose = self._fade.now(self._clock, self.groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
             if self._latents is not None:
                 self._latents.damp(self.progress)
@@ -182,20 +182,19 @@ class SelectiveWeightDecay(Pruner):
             if self._latents is not None:
                 self._latents.leave(targets)
                 self._sparsity_before = sparsity
-                if self._fade.settles(self.progress, self.steps) and sparsity == self._final_sparsity:
+                if self._fade.settles(self.progress, self.steps) and sparsity == self.final_sparsity:
                     self._latents.settle()
                     self._scores.gone = self._latents.held
             else:
                 for name, target in targets.items():
                     self._shrink(name, target, dose.amounts[name])
-        self._tick()
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
         state["pending"] = {name: self._pending.get(name, 0.0) for name in self.parameters}
         if self._latents is not None:
-            weights = {name: self._weight(name) for name in self._bound.fading}
-            held, values, groups = self._latents.held, self._latents.values, self._groups()
+            weights = {name: self.weight(name) for name in self._bound.fading}
+            held, values, groups = self._latents.held, self._latents.values, self.groups()
             bases = {name: weight for name, weight in weights.items() if is_schedule_free(groups[name])}
             state["latents"] = self._distributed({} if held else {**weights, **values})
             if bases:
@@ -226,7 +225,7 @@ class SelectiveWeightDecay(Pruner):
             self._scores.gone = parts["held"]
             self._sparsity_before = parts["latent_sparsity"]
 
-    def _share(self) -> float:
+    def share(self) -> float:
         return self._fade.target(self.progress, self.steps)
 
     def _sparsity_at(self, share: float) -> float:
@@ -238,7 +237,7 @@ class SelectiveWeightDecay(Pruner):
             self._fade.check(group, self._label(name, group))
 
     def _label(self, name: str, group: dict[str, Any]) -> str:
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for number, other in enumerate(optimizer.param_groups):
                 if other is group:
                     return f"parameter group {number} of {type(optimizer).__name__} (it holds {name!r})"
@@ -248,10 +247,10 @@ class SelectiveWeightDecay(Pruner):
         targets = self._choose(sparsity)
         if self._fade.selective:
             return targets
-        return {name: Marked(torch.ones_like(self._weight(name), dtype=torch.bool)) for name in targets}
+        return {name: Marked(torch.ones_like(self.weight(name), dtype=torch.bool)) for name in targets}
 
     def _shrink(self, name: str, target: Target, dose: float) -> None:
-        weight = self._weight(name)
+        weight = self.weight(name)
         if weight.dtype.itemsize < 4:
             dose = self._representable(name, target, dose)
             if not dose:
@@ -268,7 +267,7 @@ class SelectiveWeightDecay(Pruner):
 
     def _representable(self, name: str, target: Target, dose: float) -> float:
         """Save up doses that a parameter below float32 cannot represent: 0.999 w is w in bfloat16."""
-        weight = self._weight(name)
+        weight = self.weight(name)
         dose = self._fade.add(self._pending.pop(name, 0.0), dose)
         sizes = [torch.where(mask, w, 0).abs().amax() for mask, w in target.parts(weight) if w.numel()]
         largest = self._layout.most(float(torch.stack(sizes).amax()) if sizes else 0.0)
@@ -283,7 +282,7 @@ class SelectiveWeightDecay(Pruner):
         if rate >= 2 and isinstance(optimizer, SGD) and not self._warned:
             self._warned = True
             warnings.warn(
-                f"at step {self._clock.step} lr * strength * mu = {rate:.3g}: from 2 on, SGD overshoots and "
+                f"at step {self.steps_taken} lr * strength * mu = {rate:.3g}: from 2 on, SGD overshoots and "
                 "the targeted weights grow. Use fadeout.Decay(..., mode='implicit'), which cannot diverge",
                 stacklevel=2,
             )

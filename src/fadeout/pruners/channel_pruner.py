@@ -21,7 +21,7 @@ from fadeout.torch_bridge.sharding import region_of
 class ChannelPruner(MaskPruner):
     """The base of pruners whose unit is a channel: a filter with its batch-norm's scale and shift.
 
-    A subclass says what a channel's score is (:meth:`_rank`).
+    A subclass says what a channel's score is (:meth:`score_channels`).
     """
 
     _bound: BoundChannels
@@ -44,25 +44,30 @@ class ChannelPruner(MaskPruner):
         )
 
     @abstractmethod
-    def _rank(self) -> list[Tensor]:
+    def score_channels(self) -> list[Tensor]:
         """For each layer a score for each of its channels, not below zero; the lowest of all go first."""
 
-    def _select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
-        self._check_finite(alone=alone)
+    def select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
+        self.check_finite(alone=alone)
         scores = {}
-        for layer, score in zip(self._bound.layers, self._rank(), strict=True):
+        for layer, score in zip(self._bound.layers, self.score_channels(), strict=True):
             for number, name in enumerate(layer.scored):  # the norm of all of them is to be the score
-                weight, region = self._weight(name), region_of(self.parameters[name])
+                weight, region = self.weight(name), region_of(self.parameters[name])
                 scores[name] = torch.zeros_like(widened(weight))
                 dim = layer.dim(name)
                 first = not any(offset for d, offset in enumerate(region.offset) if d != dim)
                 if weight.numel() and number == 0 and first:
                     index = tuple(slice(None) if d == dim else 0 for d in range(weight.dim()))
                     scores[name][index] = score[region.slices[dim]].to(scores[name])
-        return self._bound.select(keep_down(scores, self._scores.gone), sparsity)
+        return self._bound.select(keep_down(scores, self.held), sparsity)
 
-    def _sum_up(self, values: Callable[[str], Tensor], names: Container[str]) -> list[Tensor]:
-        """For each layer the sums over each channel of what a function gives for this process's blocks."""
+    def sum_by_channel(self, values: Callable[[str], Tensor], names: Container[str]) -> list[Tensor]:
+        """For each layer the sums over each of its channels, on all processes.
+
+        Args:
+            values: gives this process's block of what is summed, by the name of a parameter.
+            names: the parameters that are counted.
+        """
         sums = [torch.zeros(layer.width, dtype=torch.float64, device="cpu") for layer in self._bound.layers]
         for layer, total in zip(self._bound.layers, sums, strict=True):
             for name in layer.fading:

@@ -1,8 +1,10 @@
 """What pruners that hold weights at zero share: masks of these weights, and their state."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fadeout.pruners.pruner import Pruner
@@ -12,7 +14,10 @@ from fadeout.torch_bridge.sharding import gradient_of
 
 
 class MaskPruner(Pruner):
-    """The base of pruners that hold weights at zero: in ``_scores.gone`` are the masks of those."""
+    """The base of pruners that hold weights at zero.
+
+    A subclass says which (:attr:`held`), and sets them to zero after each step (:meth:`zero_held`).
+    """
 
     _state_parts = (*Pruner._state_parts, "held")
     _default_structure = Elements
@@ -22,24 +27,37 @@ class MaskPruner(Pruner):
         """What a targeted weight is multiplied by: zero."""
         return 0.0
 
+    @property
+    def held(self) -> Mapping[str, Tensor]:
+        """Masks of the weights that are to be zero, True where one is, by name; none at first.
+
+        They are part of the state, and removal takes them first, whatever their scores.
+        """
+        return self._scores.gone
+
+    @held.setter
+    def held(self, masks: Mapping[str, Tensor]) -> None:
+        self._scores.gone = masks
+
     def state_dict(self) -> dict[str, Any]:
-        nothing = {name: torch.zeros_like(self._weight(name), dtype=torch.bool) for name in self.parameters}
-        return {**super().state_dict(), "held": self._distributed({**nothing, **self._scores.gone})}
+        nothing = {name: torch.zeros_like(self.weight(name), dtype=torch.bool) for name in self.parameters}
+        return {**super().state_dict(), "held": self._distributed({**nothing, **self.held})}
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         return {**super()._read(state), "held": self._blocks(state["held"] or {})}
 
     def _restore(self, parts: dict[str, Any]) -> None:
         super()._restore(parts)
-        self._scores.gone = parts["held"]
+        self.held = parts["held"]
 
-    def _zero(self) -> None:
-        self._set_to_zero(self._scores.gone)
+    def zero_held(self) -> None:
+        """Set the weights that are :attr:`held` to exactly zero."""
+        self._set_to_zero(self.held)
 
-    def _zero_gradients(self, optimizer: Optimizer) -> None:
-        """Those of held weights: the optimizer's averages are then of weights that take part alone."""
+    def zero_gradients(self, optimizer: Optimizer) -> None:
+        """Set the gradients of held weights to zero: the optimizer's averages leave them out."""
         own = held_by([optimizer])
-        for name, mask in self._scores.gone.items():
+        for name, mask in self.held.items():
             self._check_shape(name)
             parameter = self.parameters[name]
             gradient = gradient_of(parameter) if id(parameter) in own else None

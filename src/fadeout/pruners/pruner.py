@@ -39,7 +39,12 @@ def asked_sparsity(sparsity: float | Schedule | None, structure: Structure | Non
 
 
 class Pruner(StepPruner):
-    """The base of pruners with a target. See :class:`SelectiveWeightDecay`."""
+    """The base of pruners with a target: masks, removal, figures for a display.
+
+    Args:
+        model, optimizer, sparsity, steps, structure, criterion, prunable: as in
+            :class:`fadeout.SelectiveWeightDecay`.
+    """
 
     _state_parts = (*StepPruner._state_parts, "sparsity", "scores")
     _default_structure: type[Structure]
@@ -60,25 +65,51 @@ class Pruner(StepPruner):
         self.sparsity = asked_sparsity(sparsity, structure)
         self._outcome = ""  # of a removal, where the structure measures it
         super().__init__(model, optimizer, steps=steps, structure=structure, prunable=prunable)
-        self._bound.check(self._final_sparsity)
+        self._bound.check(self.final_sparsity)
         self.criterion = criterion
         self._scores = Scores(self.parameters, self._bound.rank_by(criterion), self._layout, self._clock)
-        self.attach(self._optimizers)
+        self.attach(self.optimizers)
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return self._scores.need_gradients
 
     def begin(self) -> None:
         if self._scores.need_gradients:
-            self._scores.keep(self._optimizers)
+            self._scores.keep(self.optimizers)
+
+    # What a method works with -------------------------------------------------------------------
+
+    @property
+    def final_sparsity(self) -> float:
+        """The target: ``sparsity``, or what it is at the end where it is a schedule."""
+        return in_range(self.sparsity(1.0), 1.0) if callable(self.sparsity) else self.sparsity
+
+    def share(self) -> float:
+        """The fraction of :attr:`final_sparsity` that is targeted at this step; by default all of it."""
+        return 1.0
+
+    def select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
+        """Masks of the weights of lowest score, True where one goes: exactly as many as the sparsity says.
+
+        Args:
+            sparsity: the fraction to choose.
+            alone: only this process asks.
+        """
+        for name in self.parameters:
+            self._check_shape(name)
+        try:
+            return self._bound.select(self._scores.now(alone), sparsity)
+        except FloatingPointError:
+            self.check_finite(alone=alone)
+            raise
 
     # Figures for a progress display -------------------------------------------------------------
 
     @property
     def sparsity_now(self) -> float:
         """The fraction that is targeted at this step: it grows, unless ``sparsity`` is a schedule."""
-        return self._sparsity_at(self._share())
+        return self._sparsity_at(self.share())
 
     @property
     @abstractmethod
@@ -92,8 +123,8 @@ class Pruner(StepPruner):
 
     def _figures(self) -> dict[str, str]:
         now = self.sparsity_now
-        grows = f", {percent(now)} now" if now != self._final_sparsity else ""
-        target = f"{percent(self._final_sparsity)} to go{grows}"
+        grows = f", {percent(now)} now" if now != self.final_sparsity else ""
+        target = f"{percent(self.final_sparsity)} to go{grows}"
         target += f"; {self._outcome}" if self._outcome else ""
         return {"target": target, **super()._figures(), "criterion": shown(self.criterion)}
 
@@ -132,7 +163,7 @@ class Pruner(StepPruner):
     def masks(self) -> Masks:
         """What would stay if removal, to the final target, came now."""
         alone = not self._layout.sharded  # then a process may ask by itself, say for its display
-        gone = self._select(self._final_sparsity, alone)
+        gone = self.select(self.final_sparsity, alone)
         return Masks({name: distributed_as(~mine, self.parameters[name]) for name, mine in gone.items()})
 
     def remove(self) -> Masks:
@@ -142,11 +173,11 @@ class Pruner(StepPruner):
         where it leaves a parameter without any weight.
         """
         self._check_model()
-        self._check_finite("at removal")
+        self.check_finite("at removal")
         masks = self.masks()
         fade = self._fade_under(masks)
         self._set_to_zero({name: ~local(mask) for name, mask in masks.items()})
-        self._outcome = self._bound.outcome(self._final_sparsity)
+        self._outcome = self._bound.outcome(self.final_sparsity)
         self.detach()
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps
@@ -185,17 +216,9 @@ class Pruner(StepPruner):
         self._bound.restore(parts["structure"])
 
     def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "sparsity": self._final_sparsity}
+        return {**super()._settings(), "sparsity": self.final_sparsity}
 
     # Inside -------------------------------------------------------------------------------------
-
-    @property
-    def _final_sparsity(self) -> float:
-        return in_range(self.sparsity(1.0), 1.0) if callable(self.sparsity) else self.sparsity
-
-    def _share(self) -> float:
-        """The fraction of the final target that is targeted at this step, where it grows."""
-        return 1.0
 
     def _sparsity_at(self, share: float) -> float:
         """What is targeted at this step, if it is a share of the final target; a schedule is what it is."""
@@ -203,16 +226,6 @@ class Pruner(StepPruner):
             progress = self._clock.progress
             return in_range(self.sparsity(progress), progress)
         return self.sparsity * share
-
-    def _select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
-        """Masks of the weights of lowest score, exactly as many as a removal would take."""
-        for name in self.parameters:
-            self._check_shape(name)
-        try:
-            return self._bound.select(self._scores.now(alone), sparsity)
-        except FloatingPointError:
-            self._check_finite(alone=alone)
-            raise
 
     def _choose(self, sparsity: float) -> Mapping[str, Target]:
         """The targeted weights at a sparsity; raises, on all processes, where one is not finite."""
@@ -223,7 +236,7 @@ class Pruner(StepPruner):
         if self._layout.size > 1 and not self._layout.sharded:  # a sharded search has agreed already
             (failed,) = self._layout.any([failed])
         if failed:
-            self._check_finite()
+            self.check_finite()
         return targets
 
     def _fade_under(self, masks: Masks) -> float:
@@ -234,7 +247,7 @@ class Pruner(StepPruner):
         squares = torch.zeros(len(masks), 2, dtype=torch.float64, device="cpu")
         for number, (name, mask) in enumerate(masks.items()):
             if self._layout.owns(name):
-                weight = double(self._weight(name))
+                weight = double(self.weight(name))
                 stays = local(mask).to(weight.device)
                 parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
                 squares[number] = torch.stack([part.square().sum() for part in parts]).cpu()

@@ -72,7 +72,14 @@ def _built_together(init: Callable[..., None]) -> Callable[..., None]:
 class StepPruner(Rounds, ABC):
     """The base of all that acts on a network while it trains: hooks, steps, state.
 
-    A subclass says what is done after a step (:meth:`end`), and perhaps before it (see :class:`Rounds`).
+    A subclass says what is done after a step (:meth:`end`), and perhaps before it (:meth:`acts_early`; see
+    :class:`Rounds` for what is called when). State of its own joins ``state_dict()`` and
+    ``load_state_dict()``.
+
+    Attributes:
+        structure: the unit that is pruned as a whole.
+        parameters: those that take part, by name.
+        optimizers: those that train them.
     """
 
     _state_parts: tuple[str, ...] = ("version", "step", "steps", "shapes")
@@ -95,10 +102,10 @@ class StepPruner(Rounds, ABC):
     ):
         self._clock = Clock(steps)
         self.structure = structure
-        self._optimizers = as_list(optimizer)
+        self.optimizers = as_list(optimizer)
         self._model = model
         self._frozen = frozen(model, prunable)
-        self._bound = structure.bind(model, self._optimizers, prunable, self.steps)
+        self._bound = structure.bind(model, self.optimizers, prunable, self.steps)
         self.parameters = self._bound.parameters
         self._shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
         self._layout = self._bound.layout
@@ -107,8 +114,8 @@ class StepPruner(Rounds, ABC):
     # What a subclass fills in -------------------------------------------------------------------
 
     @property
-    def _acts_early(self) -> bool:
-        """Whether something is done before a step."""
+    def acts_early(self) -> bool:
+        """Whether something is done before a step, that is, by more than :meth:`end`."""
         return False
 
     @abstractmethod
@@ -183,6 +190,49 @@ class StepPruner(Rounds, ABC):
         """How far the fade is: 0 before the first step, ``s / steps`` after ``s`` steps, 1 at most."""
         return self._clock.progress
 
+    @property
+    def steps_taken(self) -> int:
+        """The optimizer steps that are over; they may go beyond :attr:`steps`."""
+        return self._clock.step
+
+    def close(self) -> None:
+        """Count the step. Now and then, look whether the model is still the one that is pruned."""
+        if self._clock.step % _LOOK_EVERY == 0:
+            self._check_model()
+        self._clock.tick()
+
+    # What a method works with -------------------------------------------------------------------
+
+    def weight(self, name: str) -> Tensor:
+        """This process's block of a parameter, outside autograd."""
+        self._check_shape(name)
+        return local(self.parameters[name].detach())
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
+        owner = {id(p): g for o in self.optimizers for g in o.param_groups for p in g["params"]}
+        missing = [name for name, parameter in self.parameters.items() if id(parameter) not in owner]
+        if missing:
+            raise ValueError(
+                f"the optimizer no longer holds {', '.join(missing[:5])}, which it held when the pruner was "
+                "built: put it back, or call detach() and build the pruner anew"
+            )
+        return {name: owner[id(parameter)] for name, parameter in self.parameters.items()}
+
+    def check_finite(self, when: str = "", alone: bool = False) -> None:
+        """Raise, naming parameter and step, where a weight is NaN or infinite on any process.
+
+        Args:
+            when: for the message; by default at this step.
+            alone: only this process asks.
+        """
+        name = not_finite(self.parameters, self._layout, alone)
+        if name is not None:
+            raise ValueError(
+                f"{name!r} holds NaN or infinite weights {when or f'at step {self._clock.step}'}: training "
+                f"has diverged. The pruner has changed nothing in this step{self._blame()}"
+            )
+
     # Hooks --------------------------------------------------------------------------------------
 
     def detach(self) -> None:
@@ -200,14 +250,14 @@ class StepPruner(Rounds, ABC):
         optimizers = as_list(optimizer)
         check_held(self.parameters, optimizers)
         self._check_alone()
-        before, self._optimizers = self._optimizers, optimizers
+        before, self.optimizers = self.optimizers, optimizers
         try:
-            self._check_groups(self._groups())
+            self._check_groups(self.groups())
         except ValueError:
-            self._optimizers = before
+            self.optimizers = before
             raise
         self.detach()
-        self._hooks = StepHooks(optimizers, self, self._acts_early)
+        self._hooks = StepHooks(optimizers, self, self.acts_early)
         _ATTACHED.add(self)
 
     def _check_alone(self) -> None:
@@ -268,11 +318,6 @@ class StepPruner(Rounds, ABC):
 
     # Inside -------------------------------------------------------------------------------------
 
-    def _weight(self, name: str) -> Tensor:
-        """This process's block of a parameter, outside autograd."""
-        self._check_shape(name)
-        return local(self.parameters[name].detach())
-
     def _check_shape(self, name: str) -> None:
         now, before = self.parameters[name].shape, self._shapes[name]
         if now != before:
@@ -283,23 +328,12 @@ class StepPruner(Rounds, ABC):
 
     def _base(self, name: str) -> list[Tensor]:
         """What a schedule-free optimizer steps beside a parameter: it fades as the weights do."""
-        return bases(self._optimizers, self.parameters[name])
+        return bases(self.optimizers, self.parameters[name])
 
     def _set_to_zero(self, gone: Mapping[str, Tensor]) -> None:
         """Set weights to exactly zero, for good: no optimizer brings them back from its state."""
         for name, mask in gone.items():
-            set_to_zero(self.parameters[name], mask, self._optimizers)
-
-    def _groups(self) -> dict[str, dict[str, Any]]:
-        """Each parameter's own group, looked up anew: loading an optimizer's state replaces the groups."""
-        owner = {id(p): g for o in self._optimizers for g in o.param_groups for p in g["params"]}
-        missing = [name for name, parameter in self.parameters.items() if id(parameter) not in owner]
-        if missing:
-            raise ValueError(
-                f"the optimizer no longer holds {', '.join(missing[:5])}, which it held when the pruner was "
-                "built: put it back, or call detach() and build the pruner anew"
-            )
-        return {name: owner[id(parameter)] for name, parameter in self.parameters.items()}
+            set_to_zero(self.parameters[name], mask, self.optimizers)
 
     def _distributed(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """This process's blocks as copies that are distributed as the parameters are."""
@@ -317,16 +351,10 @@ class StepPruner(Rounds, ABC):
             blocks[name] = block_of(tensor.detach(), parameter).clone().to(parameter.device)
         return blocks
 
-    def _tick(self) -> None:
-        """A step is over. Now and then, look whether the model is still the one that is pruned."""
-        if self._clock.step % _LOOK_EVERY == 0:
-            self._check_model()
-        self._clock.tick()
-
     def _check_model(self) -> None:
         check_unchanged(self._model, self.parameters)
         now = dict(named(self._model))
-        held = held_by(self._optimizers)
+        held = held_by(self.optimizers)
         thawed = [n for n in self._frozen if n in now and now[n].requires_grad and id(now[n]) in held]
         if thawed:
             self._frozen = [name for name in self._frozen if name not in thawed]
@@ -335,20 +363,6 @@ class StepPruner(Rounds, ABC):
                 "frozen then alone: the network will keep more weights than asked for. Unfreeze first, then "
                 "build the pruner",
                 stacklevel=2,
-            )
-
-    def _check_finite(self, when: str = "", alone: bool = False) -> None:
-        """Raise, naming parameter and step, where a weight is NaN or infinite on any process.
-
-        Args:
-            when: for the message; by default at this step.
-            alone: only this process asks.
-        """
-        name = not_finite(self.parameters, self._layout, alone)
-        if name is not None:
-            raise ValueError(
-                f"{name!r} holds NaN or infinite weights {when or f'at step {self._clock.step}'}: training "
-                f"has diverged. The pruner has changed nothing in this step{self._blame()}"
             )
 
     def _sum_over_processes(self, penalty: Tensor | None) -> Tensor | None:

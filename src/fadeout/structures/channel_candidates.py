@@ -1,7 +1,7 @@
 """Which channels can go: the layers and heads of a traced network, and what belongs to each of them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Analysis, Network, Rule
-from fadeout.graph.rules.calls import name_of
+from fadeout.graph.rules.calls import name_of, source
 from fadeout.graph.rules.pieces import Concatenated
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
@@ -52,7 +52,61 @@ class Layer:
         return found
 
 
-def filters_of(node: fx.Node, network: Network) -> dict[str, int]:
+def find_layers(
+    network: Network,
+    takes_part: Callable[[Layer], bool],
+    *,
+    by_norm: bool,
+    filters: bool,
+    as_in_paper: bool,
+    couple: bool,
+) -> list[Layer]:
+    """The layers, and heads, of which channels can go; raises where there are none.
+
+    Args:
+        network: the traced network.
+        takes_part: whether a layer is trained, and among those that the user has chosen.
+        by_norm: layers without batch-norm are candidates too, and so are heads.
+        filters: the filters of a batch-norm's channels fade too.
+        as_in_paper: a batch-norm that feeds an addition which another batch-norm follows is none.
+        couple: both sides of an addition keep the same channels.
+    """
+    layers = [_layer_of(node, network, by_norm, filters, as_in_paper) for node in network.graph.nodes]
+    layers = [layer for layer in layers if layer is not None and takes_part(layer)]
+    heads = [head for head in _find_heads(network) if takes_part(head)] if by_norm else []
+    layers = [*_removable(network, layers, couple), *_removable(network, heads, couple)]
+    if not layers:
+        raise ValueError(_why_nothing_can_go(network, by_norm))
+    return layers
+
+
+def _layer_of(
+    node: fx.Node, network: Network, by_norm: bool, with_filters: bool, as_in_paper: bool
+) -> Layer | None:
+    """The layer whose channels come out of this node, if they may be pruned."""
+    if node.op != "call_module" or len(network.sites(node)) > 1:
+        return None
+    if _goes_with_what_follows(node, network, by_norm):
+        return None
+    name = str(node.target)
+    own = tuple(f"{name}.{each}" for each in network.rules[node].scales(network.module(node)))
+    if own:
+        if as_in_paper and _feeds_a_normed_addition(node, network):
+            return None
+        before = source(node)
+        filters = _filters_of(before, network) if len(before.users) == 1 else {}
+        fading = (*own, *filters) if with_filters else own
+        width = len(network.model.get_parameter(own[0]))
+        return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1], dims=filters)
+    filters = _filters_of(node, network) if by_norm and not _meets_a_norm(node, network) else {}
+    names = tuple(filters)
+    if not names:
+        return None
+    width = network.model.get_parameter(names[0]).shape[filters[names[0]]]
+    return Layer(name, width, names, names, dims=filters)
+
+
+def _filters_of(node: fx.Node, network: Network) -> dict[str, int]:
     """The parameters whose slices make the channels of a value, and along which dimension."""
     if node.op != "call_module" or len(network.sites(node)) > 1:
         return {}
@@ -61,12 +115,12 @@ def filters_of(node: fx.Node, network: Network) -> dict[str, int]:
     return {f"{node.target}.{name}": dim for name, dim in dims.items()}
 
 
-def meets_a_norm(node: fx.Node, network: Network) -> bool:
+def _meets_a_norm(node: fx.Node, network: Network) -> bool:
     """Whether a norm with scales follows, reshaped, activated or beside others: the channels are its then."""
     return any(_has_scales(one, network) for one in _readers(node, network, Regrouped, Concatenated))
 
 
-def goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bool:
+def _goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bool:
     """Whether only depthwise convolutions (and norms) take it, behind which the same channels are candidates.
 
     When the channel behind is dead, nobody needs the one in front, which need not fade for it. The other way
@@ -76,7 +130,7 @@ def goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bo
     others = [reader for reader in _readers(node, network) if not _has_scales(reader, network)]
     return bool(others) and all(
         network.rules[reader].is_depthwise(network.module(reader))
-        and (meets_a_norm(reader, network) or (by_norm and bool(filters_of(reader, network))))
+        and (_meets_a_norm(reader, network) or (by_norm and bool(_filters_of(reader, network))))
         for reader in others
     )
 
@@ -96,18 +150,18 @@ def _readers(node: fx.Node, network: Network, *through: type[Rule]) -> Iterator[
             yield user
 
 
-def feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
+def _feeds_a_normed_addition(node: fx.Node, network: Network) -> bool:
     """Whether a batch-norm's output goes into an addition whose result another batch-norm takes."""
     for user in node.users:
         rule = network.rules[user]
         if rule.joins and any(network.rules[reader].normalizes for reader in user.users):
             return True
-        if rule.is_identity and feeds_a_normed_addition(user, network):
+        if rule.is_identity and _feeds_a_normed_addition(user, network):
             return True
     return False
 
 
-def find_heads(network: Network) -> list[Layer]:
+def _find_heads(network: Network) -> list[Layer]:
     """The heads of attentions, each of which goes as a whole."""
     whole, found = analyse(network, dead={}), dict[str, Layer]()
     for node, rule in network.rules.items():
@@ -119,7 +173,7 @@ def find_heads(network: Network) -> list[Layer]:
     return list(found.values())
 
 
-def removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
+def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
     """The layers that really lose a channel when it is dead."""
     dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
     found = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
@@ -154,7 +208,7 @@ def _is_gate(node: fx.Node, a: Analysis) -> bool:
     return False
 
 
-def why_nothing_can_go(network: Network, by_norm: bool) -> str:
+def _why_nothing_can_go(network: Network, by_norm: bool) -> str:
     kind = "layers" if by_norm else "batch-norms"
     unknown, computed = unknown_operators(network), computed_layers(network)
     stopped = f". Without a rule, and so with all their channels: {', '.join(unknown)}" if unknown else ""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
@@ -16,21 +16,10 @@ from fadeout.criteria import Criterion
 from fadeout.engines import Engine
 from fadeout.fades import Decay, Fade
 from fadeout.graph.rules.base import Network
-from fadeout.graph.rules.calls import source
 from fadeout.graph.trace import trace
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Marked, Structure, Target
-from fadeout.structures.channel_candidates import (
-    Layer,
-    computed_layers,
-    feeds_a_normed_addition,
-    filters_of,
-    find_heads,
-    goes_with_what_follows,
-    meets_a_norm,
-    removable,
-    why_nothing_can_go,
-)
+from fadeout.structures.channel_candidates import Layer, computed_layers, find_layers
 from fadeout.structures.channel_cost import Cost, find_cost
 from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares, untied
 from fadeout.structures.channel_time import find_time, measure_time, time_removal
@@ -155,7 +144,17 @@ class Channels(Structure):
         """Trace the network, and find the channels that can go."""
         network = self._trace(model)
         everything = named(model)
-        layers = self._layers(network, everything, optimizers, prunable)
+        held = None if optimizers is None else held_by(optimizers)
+        trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
+        chosen = trained if prunable is has_two_dimensions else chosen_by(prunable, everything)
+        layers = find_layers(
+            network,
+            lambda layer: trained.issuperset(layer.fading) and layer.fading[0] in chosen,
+            by_norm=self.by == "norm",
+            filters=self.filters,
+            as_in_paper=self.candidates == "paper",
+            couple=self.couple,
+        )
         parameters = {n: everything[n] for layer in layers for n in (*layer.scored, *layer.fading)}
         check_kinds(parameters)
         layout = Layout(parameters, group_of(model), alone=optimizers is None)
@@ -163,52 +162,6 @@ class Channels(Structure):
 
     def _trace(self, model: nn.Module) -> Network:
         return trace(*traceable(unwrap(model), self.example_input), self.leaves)
-
-    def _layers(
-        self,
-        network: Network,
-        everything: Mapping[str, nn.Parameter],
-        optimizers: Sequence[Optimizer] | None,
-        prunable: Prunable,
-    ) -> list[Layer]:
-        """The layers of which channels can go, are trained, and are among those that the user has chosen."""
-        held = None if optimizers is None else held_by(optimizers)
-        trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
-        layers = [layer for node in network.graph.nodes if (layer := self._layer(node, network)) is not None]
-        heads = find_heads(network) if self.by == "norm" else []
-        chosen = trained if prunable is has_two_dimensions else chosen_by(prunable, everything)
-        layers, heads = (
-            [one for one in several if trained.issuperset(one.fading) and one.fading[0] in chosen]
-            for several in (layers, heads)
-        )
-        layers = [*removable(network, layers, self.couple), *removable(network, heads, self.couple)]
-        if not layers:
-            raise ValueError(why_nothing_can_go(network, self.by == "norm"))
-        return layers
-
-    def _layer(self, node: fx.Node, network: Network) -> Layer | None:
-        """The layer whose channels come out of this node, if they may be pruned."""
-        rule, by_norm = network.rules[node], self.by == "norm"
-        if node.op != "call_module" or len(network.sites(node)) > 1:
-            return None
-        if goes_with_what_follows(node, network, by_norm):
-            return None
-        name = str(node.target)
-        own = tuple(f"{name}.{each}" for each in rule.scales(network.module(node)))
-        if own:
-            if self.candidates == "paper" and feeds_a_normed_addition(node, network):
-                return None
-            before = source(node)
-            filters = filters_of(before, network) if len(before.users) == 1 else {}
-            fading = (*own, *filters) if self.filters else own
-            width = len(network.model.get_parameter(own[0]))
-            return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1], dims=filters)
-        if by_norm and not meets_a_norm(node, network):
-            filters = filters_of(node, network)
-            names = tuple(filters)
-            width = network.model.get_parameter(names[0]).shape[filters[names[0]]] if names else 0
-            return Layer(name, width, names, names, dims=filters) if names else None
-        return None
 
 
 class BoundChannels(Bound):

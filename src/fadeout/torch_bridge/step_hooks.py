@@ -28,6 +28,9 @@ class Rounds:
     def end(self) -> None:
         """Once, after the last optimizer has stepped."""
 
+    def close(self) -> None:
+        """Once, when :meth:`end` is done: the round is over."""
+
 
 class StepHooks:
     """Call a :class:`Rounds` around the steps of one or several optimizers.
@@ -108,6 +111,7 @@ class StepHooks:
             self._reset()
             with torch.no_grad():
                 self._rounds.end()
+                self._rounds.close()
 
 
 def gradient_scale(optimizer: Optimizer) -> float:

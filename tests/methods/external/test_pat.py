@@ -72,11 +72,11 @@ def test_the_target_is_met_exactly_and_removal_takes_nothing(pat, sparsity, layo
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     pruner, counts = PAT(model, optimizer, sparsity=sparsity, steps=STEPS), []
     go(model, optimizer, after=lambda: counts.append(zeros(model)))
-    wanted = round(pruner._final_sparsity * (8 * 2 * 9 + 32 * 5))
+    wanted = round(pruner.final_sparsity * (8 * 2 * 9 + 32 * 5))
     assert counts[:4] == [0] * 4
     assert counts == sorted(counts)
     assert counts[29:] == [wanted] * 11
-    assert pruner.sparsity_now == pruner._final_sparsity
+    assert pruner.sparsity_now == pruner.final_sparsity
     assert pruner.fade == 0
     before = [p.detach().clone() for p in model.parameters()]
     assert zeros(model) == sum(int((~mask).sum()) for mask in pruner.remove().values())

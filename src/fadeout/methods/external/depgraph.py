@@ -90,29 +90,28 @@ class DepGraph(ChannelPruner):
         return _STRENGTH if self.progress < _REMOVED else 0.0
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> None:
-        if self.penalty_now and optimizer is self._optimizers[0]:  # it penalises all layers at once
+        if self.penalty_now and optimizer is self.optimizers[0]:  # it penalises all layers at once
             pruner, _ = self._find()
             sign = -1 if optimizer.param_groups[0].get("maximize", False) else 1
             pruner.reg = sign * gradient_scale(optimizer) * self.penalty_now
             pruner.regularize(unwrap(self._model))
 
     def end(self) -> None:
-        self._check_finite()
-        after = (self._clock.step + 1) / self.steps
+        self.check_finite()
+        after = (self.steps_taken + 1) / self.steps
         if self.progress < _REMOVED <= after:
-            self._scores.gone = self._select(self._final_sparsity)
+            self.held = self.select(self.final_sparsity)
         if after >= _REMOVED:
-            self._zero()
-        self._tick()
+            self.zero_held()
 
-    def _share(self) -> float:
+    def share(self) -> float:
         return float(self.progress >= _REMOVED)
 
-    def _rank(self) -> list[Tensor]:
+    def score_channels(self) -> list[Tensor]:
         """The importance of the group of each channel; what is in none goes last."""
         pruner, found = self._find()
         scores = [
@@ -127,8 +126,8 @@ class DepGraph(ChannelPruner):
                 scores[layer][channels] = importance[place]
         return scores
 
-    def _select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
-        super()._select(sparsity, alone)
+    def select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
+        super().select(sparsity, alone)
         alive = {name: torch.from_numpy(stays.copy()) for name, stays in self._bound._alive.items()}
         rows = [alive[layer.name] for layer in self._bound.layers]
         for group, members in self._find()[1]:  # the last may have lost a part of its layers alone

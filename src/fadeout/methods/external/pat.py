@@ -79,7 +79,7 @@ class PAT(Pruner):
     @property
     def sparsity_now(self) -> float:
         """The fraction that is zero after this step."""
-        target = {"min_sparsity": self._final_sparsity, "min_sparsity_schedule": True}
+        target = {"min_sparsity": self.final_sparsity, "min_sparsity_schedule": True}
         return self._wrap()._effective_min_sparsity(target)
 
     @property
@@ -88,24 +88,23 @@ class PAT(Pruner):
         return 0.0
 
     @property
-    def _acts_early(self) -> bool:
+    def acts_early(self) -> bool:
         return True
 
     def begin(self) -> None:
         wrapped = self._wrap()
         self._copy()
-        if wrapped.warmup_steps < self._clock.step < wrapped.healing_start_step:
+        if wrapped.warmup_steps < self.steps_taken < wrapped.healing_start_step:
             for name, latent in self._latents.items():
-                self._weight(name).copy_(latent)
+                self.weight(name).copy_(latent)
 
     def end(self) -> None:
-        self._check_finite()
+        self.check_finite()
         wrapped = self._wrap()
         wrapped.step()
         for name, own in self._copies.items():
-            self._weight(name).copy_(own)
+            self.weight(name).copy_(own)
             self._latents[name] = wrapped.state[own]["latent"]
-        self._tick()
 
     def _wrap(self) -> Any:
         """torchao's optimizer, as it is at this step."""
@@ -113,7 +112,7 @@ class PAT(Pruner):
             warm = int(_WARM * self.steps)
             heals = max(int(_HEALS * self.steps), warm + 1)
             self._copies = {
-                name: nn.Parameter(self._weight(name).clone(memory_format=torch.contiguous_format))
+                name: nn.Parameter(self.weight(name).clone(memory_format=torch.contiguous_format))
                 for name in self.parameters
             }
             for own in self._copies.values():
@@ -121,19 +120,19 @@ class PAT(Pruner):
             together = self.structure.ranked_together(self.parameters)
             base = _Copied([self._group(names) for names in together], self._copy)
             self._wrapped = _import_optimizer()(base, warmup_steps=warm, healing_start_step=heals)
-            self._wrapped.num_steps = self._clock.step
+            self._wrapped.num_steps = self.steps_taken
             for name, latent in self._latents.items():
                 base.state[self._copies[name]]["latent"] = latent
         return self._wrapped
 
     def _copy(self) -> None:
         for name, own in self._copies.items():
-            own.copy_(self._weight(name))
+            own.copy_(self.weight(name))
 
     def _group(self, names: list[str]) -> dict[str, Any]:
         own = [self._copies[name] for name in names]
         total = sum(each.numel() for each in own)
-        goes = round(self._final_sparsity * total)
+        goes = round(self.final_sparsity * total)
         return {
             "params": own,
             "group_type": "ElemGrouper",
