@@ -199,7 +199,7 @@ def zeros(weights):
 OPTIONAL = {"pat": "torchao", "depgraph": "torch_pruning"}  # methods that are another package's
 UNDEFINED = (
     *((method, "elements") for method in ("greg", "hesso", "liu", "depgraph")),
-    *((method, "channels") for method in ("rigl", "st3", "pat")),
+    *((method, "channels") for method in ("rigl", "st3", "st3_lamp", "pat")),
 )
 
 
