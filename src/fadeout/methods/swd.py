@@ -207,6 +207,11 @@ class SelectiveWeightDecay(Pruner):
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = super()._read(state)
+        if self._latents is None and "latents" in state:
+            raise ValueError(
+                f"the state is that of another fade: it has latent weights, and this pruner {self._fade}. "
+                "Pass the fade that it was saved with, fadeout.Latent()"
+            )
         if self._latents is not None:
             if not {"latents", "settled", "latent_sparsity"} <= state.keys():
                 raise ValueError(
