@@ -1,5 +1,7 @@
 """The counter of steps: progress from 0 to 1, and a warning where there is one too many."""
 
+import contextlib
+
 import pytest
 
 from fadeout._clock import Clock
@@ -16,3 +18,12 @@ def test_progress_goes_from_zero_to_one_and_stays_there():
         clock.tick()
     clock.tick()  # and once is enough
     assert clock.progress == 1.0
+
+
+def test_the_last_step_once_more_ends_even_by_an_error():
+    clock = Clock(steps=4)
+    clock.tick()
+    with contextlib.suppress(ValueError), clock.a_step_ago():
+        assert clock.step == 0
+        raise ValueError
+    assert clock.step == 1

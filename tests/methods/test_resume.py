@@ -222,6 +222,21 @@ def test_every_single_step(make_task, train, same_bits, kill):
     same_bits(*ends)
 
 
+def test_where_lamp_looks_its_shares_up(make_task, train, same_bits, monkeypatch):
+    """What was targeted before is found again by the shares of then, not by those of the step to come."""
+    monkeypatch.setattr("fadeout.structures.elements._LOOKS", 4)  # in a training: at every tenth step
+    ends = []
+    for stops in ([40], [20, 40]):
+        saved, start = None, 0
+        for stop in stops:
+            lamp = {"criterion": criteria.lamp, "steps": 40, "sparsity": 0.8}
+            run = Run(make_task("conv"), "momentum", "latent", saved, **lamp)
+            train(run.task, run.optimizers, stop, start=start)
+            saved, start = run.save(), stop
+        ends.append(run.task.model)
+    same_bits(*ends)
+
+
 def test_saved_up_doses_are_part_of_the_state(bare, push):
     """A factor of 0.99 is nothing in bfloat16 until some of them have gathered."""
     fade = Decay(1 / 0.99 - 1, weight_decay=1.0, mode="implicit")

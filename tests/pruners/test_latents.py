@@ -70,7 +70,20 @@ def test_between_steps_the_network_is_as_sparse_as_its_target(criterion):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_what_somebody_writes_into_the_weights_counts():
+def write(weight, values):
+    with torch.no_grad():
+        weight.copy_(values)
+
+
+WAYS = {  # the last two are not counted by the version of a tensor
+    "in place": write,
+    "through data": lambda weight, values: weight.data.copy_(values),
+    "as new data": lambda weight, values: setattr(weight, "data", values),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_somebody_writes_into_the_weights_counts(way):
     model = nn.Linear(10, 10, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=8, fade=Latent())
@@ -83,10 +96,13 @@ def test_what_somebody_writes_into_the_weights_counts():
         step()
     latent = pruner.state_dict()["latents"]["weight"]
     averaged = model.weight.detach().clone()
-    with torch.no_grad():  # swapped out and in again, as averaged weights are for a test: nothing has changed
-        model.weight.zero_()
-        model.weight.copy_(averaged)
-        model.weight[0, 0] = 7.0
+    for values in (torch.zeros(10, 10), averaged):  # swapped as averaged weights are for a test
+        WAYS[way](model.weight, values)
+    step()
+    assert torch.equal(pruner.state_dict()["latents"]["weight"], latent)
+    written = model.weight.detach().clone()
+    written[0, 0] = 7.0
+    WAYS[way](model.weight, written)
     step()
     after = pruner.state_dict()["latents"]["weight"]
     assert after[0, 0] == 7.0

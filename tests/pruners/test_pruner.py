@@ -36,6 +36,13 @@ def test_two_pruners_on_one_optimizer():
     build(model)[0].detach()
 
 
+def test_a_pruner_that_nobody_has_any_more_is_in_nobodys_way():
+    """It and its optimizer hold each other: until Python looks for such pairs, both are there."""
+    model = network()
+    for _ in range(2):
+        build(model)
+
+
 def test_two_pruners_on_different_parameters():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -150,3 +157,6 @@ def test_a_state_of_another_fade_is_refused():
     state = build(copy.deepcopy(model), fade=fadeout.Progressive())[0].state_dict()
     with pytest.raises(ValueError, match=r"another fade.*the default was fadeout\.Progressive"):
         build(model)[0].load_state_dict(state)
+    state = build(copy.deepcopy(model))[0].state_dict()
+    with pytest.raises(ValueError, match=r"another fade: it has latent weights.*Progressive\(\)"):
+        build(copy.deepcopy(model), fade=fadeout.Progressive())[0].load_state_dict(state)

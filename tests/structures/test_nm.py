@@ -165,6 +165,8 @@ def test_targets_and_patterns_that_cannot_be():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=r"keeps 2 of every 4 .* at most 0.5 .* got sparsity=0.9"):
         SelectiveWeightDecay(model, optimizer, sparsity=0.9, steps=5, structure=NM(2, 4))
+    with pytest.raises(ValueError, match=r"sparsity=0\.01 of 16 weights in groups is not even one"):
+        SelectiveWeightDecay(model, optimizer, sparsity=0.01, steps=5, structure=NM(2, 4))
     with pytest.raises(ValueError, match="none of the prunable parameters has 16 inputs"):
         SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=5, structure=NM(8, 16))
     with pytest.raises(ValueError, match=r"n is below m; got NM\(4, 4\)"):

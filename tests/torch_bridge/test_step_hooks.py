@@ -1,6 +1,7 @@
 """The optimizer's own step hooks, under all that training loops do."""
 
 import copy
+import functools
 import inspect
 import pickle
 
@@ -111,6 +112,39 @@ def test_a_step_that_failed_leaves_nothing_for_the_next(bare):
     model.w.grad = None
     optimizer.step()
     assert record.events == ["begin", "a", "begin", "a", "end"]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("closure", [False, True])
+def test_a_step_within_a_step_is_one(bare, ahead, closure):
+    """An optimizer of one's own that calls that of its base class, whose step torch has hooked as well."""
+
+    class Own(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model = bare(w=[[1.0]])
+    torch.optim.SGD(model.parameters())  # from the first one on, the class is hooked
+    record = Recorder(optimizer := Own(model.parameters()), ahead=ahead)
+    evaluated = []
+    for _ in range(2):
+        optimizer.step(lambda: evaluated.append(1)) if closure else optimizer.step()
+    assert record.events == (["begin", "a", "end"] if ahead else ["end"]) * 2
+    assert len(evaluated) == 2 * closure
+
+
+def test_a_step_within_one_that_has_no_hooks_counts(bare):
+    """As when somebody has put a function of his own into an optimizer."""
+    model = bare(w=[[1.0]])
+    record = Recorder(optimizer := torch.optim.SGD(model.parameters()))
+
+    def step(self):
+        type(self).step(self)
+
+    optimizer.step = functools.partial(step, optimizer)
+    optimizer.step()
+    assert record.events == ["begin", "a", "end"]
 
 
 def test_an_optimizer_that_is_listed_twice_steps_once_or_is_refused(make_task, train):

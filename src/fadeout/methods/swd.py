@@ -121,7 +121,8 @@ class SelectiveWeightDecay(Pruner):
         if self._latents is not None:
             self._latents.enter()
             if self._latents.restored:  # what was targeted is found again, as a closure will want to know it
-                self._latents.choose(self._affected(self._sparsity_before))
+                with self._clock.a_step_ago():  # at this one LAMP may look its shares up anew
+                    self._latents.choose(self._affected(self._sparsity_before))
 
     def evaluation(self) -> AbstractContextManager[object]:
         return nullcontext() if self._latents is None else self._latents.evaluation()
@@ -205,6 +206,11 @@ class SelectiveWeightDecay(Pruner):
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = super()._read(state)
+        if self._latents is None and "latents" in state:
+            raise ValueError(
+                f"the state is that of another fade: it has latent weights, and this pruner {self._fade}. "
+                "Pass the fade that it was saved with, fadeout.Latent()"
+            )
         if self._latents is not None:
             if not {"latents", "settled", "latent_sparsity"} <= state.keys():
                 raise ValueError(

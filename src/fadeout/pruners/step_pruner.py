@@ -1,6 +1,7 @@
 """What all that acts while a network trains shares: the optimizer's step hooks, a clock, a state."""
 
 import functools
+import gc
 import inspect
 import warnings
 import weakref
@@ -262,15 +263,23 @@ class StepPruner(Rounds, ABC):
 
     def _check_alone(self) -> None:
         """Raise where another pruner acts on the same parameters: both would fade what they choose."""
-        own = set(map(id, self.parameters.values()))
-        for other in _ATTACHED:
-            shared = [name for name, parameter in other.parameters.items() if id(parameter) in own]
-            if other is not self and shared:
-                raise ValueError(
-                    f"{shared[0]!r} is already pruned by a {type(other).__name__} that is attached to its "
-                    "optimizer (perhaps this line was run before): call detach() on that one first, or "
-                    "build model and optimizer anew"
-                )
+        if self._others():
+            gc.collect()  # a pruner and its optimizer hold each other, when nobody else does any more
+        for name, kind in self._others():
+            raise ValueError(
+                f"{name!r} is already pruned by a {kind} that is attached to its optimizer (perhaps this "
+                "line was run before): call detach() on that one first, or build model and optimizer anew"
+            )
+
+    def _others(self) -> list[tuple[str, str]]:
+        """Parameters that another pruner acts on as well, by name, and what that one is."""
+        own, others = set(map(id, self.parameters.values())), [one for one in _ATTACHED if one is not self]
+        return [
+            (name, type(other).__name__)
+            for other in others
+            for name, parameter in other.parameters.items()
+            if id(parameter) in own
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the hooks, for a copy or a file; :meth:`attach` puts them on the copy's optimizer."""

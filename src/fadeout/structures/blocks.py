@@ -77,7 +77,30 @@ class Blocks(Structure):
                     f"{name!r} is sharded along its positions, whose tiles would be scattered: shard it "
                     "along its first or second dimension, or leave it out with prunable="
                 )
-        return BoundMagnitudes(self, parameters, layout)
+        return BoundBlocks(self, parameters, layout)
+
+
+class BoundBlocks(BoundMagnitudes):
+    """The tiles of one network."""
+
+    structure: Blocks
+
+    def check(self, sparsity: float) -> None:
+        """Raise where a target is too near to nothing or to everything for any tile, whichever is lowest."""
+        rows, columns = self.structure.rows, self.structure.columns
+        regions = (self.layout.region(name, p) for name, p in self.parameters.items())
+        sizes = np.concatenate([_Tiling(region, rows, columns).sizes for region in regions])
+        total, smallest = int(sizes.sum()), int(sizes.min())
+        wanted = round(sparsity * total)
+        given = f"sparsity={sparsity:g} of {total} weights in {len(sizes)} tiles of at least {smallest} each"
+        if 2 * wanted < smallest:
+            raise ValueError(
+                f"{given} is not even one tile: nothing would be removed. Ask for more, or take smaller tiles"
+            )
+        if 2 * (total - wanted) <= smallest:
+            raise ValueError(
+                f"{given} is all of them: nothing would be left. Ask for less, or take smaller tiles"
+            )
 
 
 @dataclass(frozen=True)
@@ -140,7 +163,7 @@ class _Tiling:
     def _spans(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """This process's first row, the one after its last, and the rows of a tile; the same for columns."""
         inner = prod(self.region.whole[2:])
-        first, (height, width) = (*self.region.offset, 0), _as_matrix(self.region.shape)
+        first, (height, width) = (*self.region.offset, 0, 0), _as_matrix(self.region.shape)
         left = first[1] * inner
         return (first[0], first[0] + height, self.rows), (left, left + width, self.columns)
 

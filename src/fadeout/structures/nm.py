@@ -127,9 +127,9 @@ class BoundNM(BoundMagnitudes):
     def __init__(self, structure: NM, parameters: dict[str, nn.Parameter], layout: Layout):
         super().__init__(structure, parameters, layout)
         shapes = [tuple(parameter.shape) for parameter in parameters.values()]
-        grouped = sum(map(structure.grouped, shapes))
-        self._left_alone = sum(map(prod, shapes)) - grouped
-        if not grouped:
+        self._grouped = sum(map(structure.grouped, shapes))
+        self._left_alone = sum(map(prod, shapes)) - self._grouped
+        if not self._grouped:
             raise ValueError(
                 f"none of the prunable parameters has {structure.m} inputs, of which {structure} would keep "
                 f"{structure.n}: take a smaller m, or choose others with prunable="
@@ -143,7 +143,12 @@ class BoundNM(BoundMagnitudes):
                 )
 
     def check(self, sparsity: float) -> None:
-        """Raise where the target is above what the pattern removes."""
+        """Raise where the target is above what the pattern removes, or rounds to no weight at all."""
+        if not round(sparsity * self._grouped):
+            raise ValueError(
+                f"sparsity={sparsity:g} of {self._grouped} weights in groups is not even one: nothing would "
+                "be removed. Ask for more, or use fadeout.NoPruning for a dense run"
+            )
         most = self.structure.sparsity
         if sparsity > most + _COMPLETE:
             raise ValueError(

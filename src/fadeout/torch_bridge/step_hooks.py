@@ -1,5 +1,6 @@
 """The optimizers' own step hooks, made safe: one round of callbacks for each step that really happens."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -42,6 +43,8 @@ class StepHooks:
     - With several optimizers the round ends after the last of them has stepped, in any order. When one
       of them begins again before that, or the one that began the last whole round, another was skipped or
       a step failed: a new round begins.
+    - An optimizer of one's own may call the ``step`` of its base class, which has the same hooks: only the
+      outer step counts.
     - The hooks stay outside ``torch.compile``d steps, which would recompile at every count.
 
     Args:
@@ -68,7 +71,7 @@ class StepHooks:
         self._begun, self._joined, self._stepped = False, list[int](), set[int]()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        if _is_skipped(optimizer):
+        if _is_skipped(optimizer) or _is_inner(optimizer):
             return None
         if id(optimizer) in self._joined or (id(optimizer) == self._first and self._joined):
             self._reset()
@@ -103,7 +106,7 @@ class StepHooks:
             return self._rounds.join(optimizer, wants_loss)
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if _is_skipped(optimizer):
+        if _is_skipped(optimizer) or _is_inner(optimizer):
             return
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self._optimizers):
@@ -123,3 +126,16 @@ def gradient_scale(optimizer: Optimizer) -> float:
 def _is_skipped(optimizer: Optimizer) -> bool:
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf)
+
+
+def _is_inner(optimizer: Optimizer) -> bool:
+    """Whether another step of this optimizer, with hooks as well, is running and has called this one."""
+    frame, running = inspect.currentframe(), 0
+    while frame is not None:
+        running += frame.f_code is _HOOKED and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return running > 1
+
+
+# what torch makes of every class's step: the hooks are called there
+_HOOKED = Optimizer.profile_hook_step(lambda optimizer: None).__code__
