@@ -177,3 +177,19 @@ def test_what_the_training_does_besides_is_called_still():
     wanted = model.train()(X, X)
     torch.manual_seed(1)
     torch.testing.assert_close(small.train()(X, X), wanted)
+
+
+def test_the_length_of_a_tensor_is_asked_again():
+    """``len(x)`` is a plain number to Python, and would be that of the example for ever."""
+
+    def forward(m, x, y):
+        assert len([x, y]) == 2
+        return m.c((F.relu(m.a(x)) + m.b(y)).view(len(x), -1))
+
+    model = OfTwo(forward, a=conv(3, 4), b=conv(3, 4), c=nn.Linear(4 * X[0, 0].numel(), 2))
+    kill(model.a, channels=[0, 3])
+    kill(model.b, channels=[1, 3])
+    small = fadeout.compact(model, (X, X))
+    assert small.c.in_features == 3 * X[0, 0].numel()
+    more = torch.randn(5, *X.shape[1:])
+    torch.testing.assert_close(small(more, more), model(more, more))

@@ -22,6 +22,19 @@ def test_a_layer_that_is_read_more_than_once():
     assert found(model, torch.randn(2, 3)) == {"a": 4}
 
 
+def test_a_filter_that_two_norms_share_is_neithers():
+    """It would fade with a channel of one of them, and take one of the other along."""
+    model = Net(
+        lambda m, x: m.b(torch.cat([m.n(m.a(x)), m.o(m.a(-x))], 1)),
+        **{"a": conv(3, 4), "n": nn.BatchNorm2d(4), "o": nn.BatchNorm2d(4), "b": conv(8, 2)},
+    )
+    layers = bind(model, Channels(IMAGES, filters=True)).layers
+    assert {layer.name: layer.fading for layer in layers} == {
+        "n": ("n.weight", "n.bias"),
+        "o": ("o.weight", "o.bias"),
+    }
+
+
 def cubed(x):
     return x * 0.5 + x.pow(3)
 

@@ -125,6 +125,19 @@ def words(attention: nn.Module) -> nn.Module:
     return Net(forward, **layers)
 
 
+class Siamese(nn.Sequential):
+    """One network for two inputs."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return super().forward(x) - super().forward(y)
+
+
+def resized(m, x):
+    """Makes plain numbers of sizes, so that a graph would have those of the example for ever."""
+    x = F.relu(m.a(x))
+    return m.c(F.interpolate(x + F.relu(m.b(x)), size=[int(1.5 * side) for side in x.shape[2:]]))
+
+
 NETWORKS = {
     "residual blocks": (lambda: nn.Sequential(conv(3, 8), Block(8), Block(8), conv(8, 2)), IMAGES),
     "instance-norm": (
@@ -143,6 +156,8 @@ NETWORKS = {
         lambda: nn.Transformer(16, 4, 1, 1, 32, batch_first=True),
         (WORDS, torch.randn(2, 4, 16)),
     ),
+    "siamese": (lambda: Siamese(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 2)), (IMAGES, -IMAGES)),
+    "resized": (lambda: Net(resized, a=conv(3, 8), b=conv(8, 8), c=conv(8, 2)), IMAGES),
 }
 
 

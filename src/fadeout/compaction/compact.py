@@ -5,10 +5,8 @@ from collections.abc import Iterable
 from typing import Any, overload
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.overrides import TorchFunctionMode
 
 from fadeout._arguments import ExampleInput, Leaves, checked, shown
 from fadeout._checks import warn
@@ -18,9 +16,8 @@ from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.compaction.zeros import why_zeros_stay
 from fadeout.graph.analysis import analyse
-from fadeout.graph.example import Example, tensors_in
+from fadeout.graph.outputs import agree, of_other_sizes
 from fadeout.graph.trace import trace
-from fadeout.torch_bridge.modes import in_mode, still
 from fadeout.torch_bridge.parameters import unwrap
 
 
@@ -101,21 +98,19 @@ def compact(
     keep_forward = not network.rewritable and not for_inference  # as Channels counts
     folds = for_inference and optimizer is None  # with one, training goes on
 
-    variants = network.example.variants()
-    rows = _rows(model, network.example) if variants else []
-    others = [each for each in variants if _rows(model, each) == rows != []]
+    others = of_other_sizes(model, network.example)
 
     def fits(found: Cut) -> bool:
         if keep_forward and found.rewritten:
             return False
-        if not all(_agree(model, found.model, each) for each in (network.example, *others)):
+        if not all(agree(model, found.model, each) for each in (network.example, *others)):
             return False
         if not keep_forward:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
         twins = [copy.deepcopy(one) for one in (model, model, model, found.model)]
-        repeats = _agree(twins[0], twins[1], network.example, training=True)  # what is random does not
-        return not repeats or _agree(twins[2], twins[3], network.example, training=True)
+        repeats = agree(twins[0], twins[1], network.example, training=True)  # what is random does not
+        return not repeats or agree(twins[2], twins[3], network.example, training=True)
 
     # Where the user's forward does more than the graph shows, only what it can run as it stands is cut.
     for keep in (keep_forward, True):
@@ -162,55 +157,5 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
     return small
 
 
-@torch.no_grad()
-def _agree(model: nn.Module, small: nn.Module, example: Example, training: bool = False) -> bool:
-    """Whether two modules give the same on the example."""
-    outputs = []
-    for module in (model, small):
-        args, kwargs = example.fresh()
-        try:
-            with in_mode(module, training), torch.random.fork_rng(devices=[]), _WithoutDropout():
-                torch.manual_seed(0)
-                outputs.append(tensors_in(module(*args, **kwargs)))
-        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
-            return False
-    mine, theirs = outputs
-    return len(mine) == len(theirs) and all(map(_near, mine, theirs))
-
-
 def _size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
-
-
-class _WithoutDropout(TorchFunctionMode):
-    """Leaves dropout out: where there are fewer channels, other numbers would be drawn for them."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if "dropout" in func.__name__:
-            return args[0] if args else kwargs["input"]
-        if func is F.scaled_dot_product_attention and len(args) > 4:
-            args = (*args[:4], 0.0, *args[5:])
-        elif func is F.scaled_dot_product_attention:
-            kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
-
-
-def _rows(model: nn.Module, example: Example) -> list[float]:
-    """How many rows each output has for a row of the input; empty where the network does not take it."""
-    args, kwargs = example.fresh()
-    try:
-        with still(model), torch.random.fork_rng(devices=[]):
-            outputs = tensors_in(model(*args, **kwargs))
-    except Exception:  # whatever it does with an input that it was not made for
-        return []
-    return [len(one) / len(example.tensors[0]) for one in outputs if one.dim()]
-
-
-def _near(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether two tensors are the same up to rounding."""
-    if mine.shape != theirs.shape:
-        return False
-    near = (100 * torch.finfo(mine.dtype).eps) ** 0.5 if mine.is_floating_point() else 0.0
-    scale = float(mine.nan_to_num(0.0, 0.0, 0.0).abs().max()) if mine.numel() else 0.0
-    return torch.allclose(mine, theirs, rtol=near, atol=near * max(scale, 1e-30), equal_nan=True)

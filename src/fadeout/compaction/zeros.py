@@ -126,8 +126,8 @@ class _Reasons:
         """Analyses with other options, by what they would need."""
         a, found = self.analysis, []
         if not a.for_inference:
-            couple = a.couple and not a.keep_forward
-            other = analyse(self.network, for_inference=True, couple=couple)
+            couple, keep = a.couple and not a.keep_forward, not self.network.holds
+            other = analyse(self.network, for_inference=True, couple=couple, keep_forward=keep)
             left, now = self.parameters(other), self.parameters(a)
             found.append(
                 (

@@ -1,6 +1,7 @@
 """The example that a network runs on: a tensor, a tuple of arguments, or a mapping of keyword arguments."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -55,6 +56,21 @@ class Example:
         images = [one for one in tensors if one.dim() == 4 and one.is_floating_point()]
         if len(images) == 1:
             found.append(self.map(lambda one: one.repeat(1, 1, 2, 2) if one is images[0] else one))
+        return found
+
+    def named(self, forward: Callable[..., Any]) -> dict[str, Any]:
+        """The arguments by the names that they have in a forward, in its order.
+
+        >>> Example((1, 2, 3), {"d": 4}).named(lambda a, *b, **c: None)
+        {'a': 1, 'b_0': 2, 'b_1': 3, 'd': 4}
+        """
+        signature, found = inspect.signature(forward), dict[str, Any]()
+        for name, value in signature.bind(*self.args, **self.kwargs).arguments.items():
+            kind = signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                found |= {f"{name}_{i}": one for i, one in enumerate(value)}
+            else:
+                found |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
         return found
 
     def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

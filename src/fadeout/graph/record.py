@@ -7,7 +7,6 @@ argument is None, the example answers, and the graph has the way that the exampl
 
 import dataclasses
 import gc
-import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,31 +52,28 @@ class Recording(TorchFunctionMode):
     def run(self, example: Example) -> None:
         """Run the network on an example."""
         args, kwargs = example.fresh()
-        for name, value in inspect.signature(self.model.forward).bind(*args, **kwargs).arguments.items():
-            self._take(name, value)
+        for name, value in Example(args, kwargs).named(self.model.forward).items():
+            node = self.graph.placeholder(name)
+            if isinstance(value, Tensor) and value.is_floating_point():
+                self._learned.add(node)
+            self._track(node, value)
         call = nn.Module.__call__
         recording = self
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return recording._call_module(call, module, args, kwargs)
 
-        with mock.patch.object(nn.Module, "__call__", called), _marked(self.model), _all_young(), self:
+        real_len = len
+
+        def length(value: Any) -> int:  # what a method of the tensor gives would become a plain number
+            noted = isinstance(value, Tensor) and not recording._paused and value.dim()
+            return recording._shape(value)[0] if noted else real_len(value)
+
+        patches = mock.patch.object(nn.Module, "__call__", called), mock.patch("builtins.len", length)
+        with patches[0], patches[1], _marked(self.model), _all_young(), self:
             result = self.model(*args, **kwargs)
         self.graph.output(self._result(result))
         self._erase_unread()
-
-    def _take(self, name: str, value: Any) -> None:
-        """An argument of the forward."""
-        parameter = inspect.signature(self.model.forward).parameters[name]
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            each = {f"{name}_{i}": one for i, one in enumerate(value)}
-        else:
-            each = value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
-        for name, value in each.items():
-            node = self.graph.placeholder(name)
-            if isinstance(value, Tensor) and value.is_floating_point():
-                self._learned.add(node)
-            self._track(node, value)
 
     # What is called
 

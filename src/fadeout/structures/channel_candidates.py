@@ -84,21 +84,26 @@ def _layer_of(
     node: fx.Node, network: Network, by_norm: bool, with_filters: bool, as_in_paper: bool
 ) -> Layer | None:
     """The layer whose channels come out of this node, if they may be pruned."""
-    if node.op != "call_module" or len(network.sites(node)) > 1:
+    sites = _calls(node, network)
+    if node.op != "call_module" or node is not sites[0]:  # a module that is called several times is one layer
         return None
-    if _goes_with_what_follows(node, network, by_norm):
+    if all(_goes_with_what_follows(site, network, by_norm) for site in sites):
         return None
     name = str(node.target)
     own = tuple(f"{name}.{each}" for each in network.rules[node].scales(network.module(node)))
     if own:
-        if as_in_paper and _feeds_a_normed_addition(node, network):
+        if as_in_paper and any(_feeds_a_normed_addition(site, network) for site in sites):
             return None
-        before = source(node)
-        filters = _filters_of(before, network) if len(before.users) == 1 else {}
+        before = source(
+            node
+        )  # one that others read, or that is called elsewhere too, is not this layer's own
+        alone = len(sites) == len(before.users) == 1 and len(_calls(before, network)) == 1
+        filters = _filters_of(before, network) if alone else {}
         fading = (*own, *filters) if with_filters else own
         width = len(network.model.get_parameter(own[0]))
         return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1], dims=filters)
-    filters = _filters_of(node, network) if by_norm and not _meets_a_norm(node, network) else {}
+    normed = any(_meets_a_norm(site, network) for site in sites)
+    filters = _filters_of(node, network) if by_norm and not normed else {}
     names = tuple(filters)
     if not names:
         return None
@@ -106,9 +111,14 @@ def _layer_of(
     return Layer(name, width, names, names, dims=filters)
 
 
+def _calls(node: fx.Node, network: Network) -> Sequence[fx.Node]:
+    """All calls of the module that a node calls."""
+    return network.sites(node) if node.op == "call_module" else [node]
+
+
 def _filters_of(node: fx.Node, network: Network) -> dict[str, int]:
     """The parameters whose slices make the channels of a value, and along which dimension."""
-    if node.op != "call_module" or len(network.sites(node)) > 1:
+    if node.op != "call_module":
         return {}
     rule, module = network.rules[node], network.module(node)
     dims = {name: rule.dim(module) if getattr(module, name).dim() > 1 else 0 for name in rule.filters(module)}

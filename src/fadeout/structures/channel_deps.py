@@ -171,6 +171,11 @@ def belong_together(whole: Analysis) -> dict[fx.Node, np.ndarray]:
             if before in first:
                 one.append(first[before] + inputs)
                 other.append(first[node] + outputs)
+        sites = whole.network.sites(node) if node.op == "call_module" else []
+        for site in sites[1:] if node in sites[:1] else []:  # which keep the same channels
+            if site in first and whole.flows[site].width == whole.flows[node].width:
+                one.append(np.arange(whole.flows[node].width) + first[node])
+                other.append(np.arange(whole.flows[node].width) + first[site])
     left, right = np.concatenate(one), np.concatenate(other)
     number = np.arange(sum(sizes))
     while True:  # the smallest number spreads along the links, and jumps ahead

@@ -1,10 +1,12 @@
 """A copy of a sharded network on the meta device: its modules and shapes, without hooks and weights."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from fadeout.torch_bridge.sharding import is_distributed
 
@@ -21,8 +23,9 @@ def traceable(model: nn.Module, example_input: Any) -> tuple[nn.Module, Any]:
     """
     if not any(map(is_distributed, model.parameters())):
         return model, example_input
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
-    return _meta_copy(model, {}), tuple(_meta(part) for part in inputs)
+    if isinstance(example_input, Mapping):
+        example_input = dict(example_input)  # the batches of transformers are of a class of their own
+    return _meta_copy(model, {}), pytree.tree_map(_meta, example_input)
 
 
 def _meta_copy(module: nn.Module, done: dict[int, Any]) -> nn.Module:

@@ -32,3 +32,14 @@ def test_a_split_beside_the_channels():
     model = Net(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 2))
     kill(model.a, channels=[3])
     check(model, {"a": [0, 1, 2, 4], "b": (ALL, [0, 1, 2, 4])}, (2, 3, 4))
+
+
+@pytest.mark.parametrize("size", [lambda x: x.shape[1], lambda x: [x.size(1), 2 * x.size(1) - 3]])
+def test_pieces_of_a_size_that_the_forward_asks_for(size):
+    def forward(m, x):
+        left, right = m.a(x).split(size(x), 1)
+        return m.b(left) + m.c(right)
+
+    model = Net(forward, a=conv(3, 6), b=conv(3, 2), c=conv(3, 2))
+    kill(model.a, channels=[1, 2, 4])
+    check(model, {"a": [0, 3, 5], "b": (ALL, [0]), "c": (ALL, [0, 2])})

@@ -290,3 +290,19 @@ def test_channels_that_nobody_reads_behind_where_and_masked_fill():
     with torch.no_grad():
         model.c.weight[:, [0, 3]] = 0
     check(model, {"a": [1, 2], "b": [1, 2], "c": (ALL, [1, 2])})
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.avg_pool1d(x.flatten(2).mT, 3, 1, 1).mT.unflatten(2, (6, 6)),
+        lambda x: F.max_pool3d(x[:, None], (3, 1, 1), 1, (1, 0, 0))[:, 0],
+        lambda x: F.interpolate(x.flatten(2).mT, scale_factor=1.0, mode="linear").mT.unflatten(2, (6, 6)),
+        lambda x: nn.MaxPool1d(3, 1, 1)(x.flatten(2).mT).mT.unflatten(2, (6, 6)),
+    ],
+    ids=["average", "maximum", "resized", "module"],
+)
+def test_pooling_among_the_channels_mixes_them(pool):
+    model = Net(lambda m, x: m.b(pool(m.a(x))), a=conv(3, 4), b=conv(4, 2))
+    kill(model.a, channels=[1, 2])
+    check(model, {})

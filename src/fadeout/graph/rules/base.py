@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.example import Example
+from fadeout.graph.outputs import Replay, agree, of_other_sizes
 from fadeout.graph.rules.calls import source
 from fadeout.torch_bridge.modes import still
 
@@ -97,8 +98,19 @@ class Network:
 
     @property
     def rewritable(self) -> bool:
-        """Whether a graph can stand in for the forward, in both modes."""
-        return self.follows_training is not None
+        """Whether a graph can stand in for the forward: in both modes, and for inputs of other sizes."""
+        return self.follows_training is not None and self.holds
+
+    @property
+    def holds(self) -> bool:
+        """Whether the graph is right for other sizes of inputs, which the forward may make numbers of."""
+
+        def compare() -> bool:
+            replay = Replay(self.model, self.graph, self.constants)
+            return all(agree(self.model, replay, each) for each in of_other_sizes(self.model, self.example))
+
+        comparable = not any(one.is_meta for one in self.example.tensors)
+        return self.once("holds", compare) if comparable else True
 
     def module(self, node: fx.Node) -> Any:
         """The module that a node calls; None where it calls a function."""

@@ -1,5 +1,6 @@
 """Reading the calls of a traced network."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,17 @@ def argument(node: fx.Node, position: int, name: str, default: Any = None) -> An
 def name_of(node: fx.Node) -> str:
     """The name of the function or method that a node calls."""
     return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+
+
+def worked_out(value: Any, shapes: Mapping[fx.Node, torch.Size]) -> Any:
+    """A number that a call is given, or several; what is computed of sizes is what it is on the example."""
+
+    def number(node: fx.Node) -> Any:
+        if node.target == "size":
+            return shapes[source(node)][node.args[1]]  # pyright: ignore
+        return node.target(*map_arg(node.args, number))  # pyright: ignore
+
+    return map_arg(value, number)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Network, Rule, alike
-from fadeout.graph.rules.calls import argument, name_of, source
+from fadeout.graph.rules.calls import argument, name_of, source, worked_out
 from fadeout.graph.rules.registry import handles
 
 
@@ -106,6 +106,7 @@ class Split(Rule):
             return None
         number: Any = argument(node, 1, "chunks" if name_of(node) == "chunk" else "split_size_or_sections")
         number = node.kwargs.get("split_size", number)  # as Tensor.split names it
+        number = worked_out(number, a.network.shapes)
         if a.keep_forward and (name_of(node) != "chunk" or flow.width % number):
             return None
         whole = torch.arange(flow.width)

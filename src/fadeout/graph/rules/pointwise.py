@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Network, Rule, alike
 from fadeout.graph.rules.calls import argument, call_with, name_of, source
-from fadeout.graph.rules.registry import handles, versions
+from fadeout.graph.rules.registry import MODULES, handles, versions
 
 _ACTIVATIONS = """CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish ReLU ReLU6
     SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink Threshold"""
@@ -84,16 +84,21 @@ class PReLU(Elementwise):
     ],
 )
 class Pooled(Linked):
-    """Pooling and resizing after which a constant is the same."""
+    """Pooling and resizing after which a constant is the same, of the dimensions behind the channels."""
 
     any_order = True
+
+    def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
+        kinds = type(a.module(node)).__mro__
+        name = name_of(node) or next(kind.__name__ for kind in kinds if kind in MODULES)
+        rank = len(a.shape(source(node)))
+        pooled = next((int(letter) for letter in name if letter.isdigit()), rank - 2)  # 2 in MaxPool2d
+        return super().axis(node, flow, a) if flow.axis < rank - pooled else None
 
 
 @handles(*versions("AvgPool", "LPPool"), calls=[f"avg_pool{n}d" for n in (1, 2, 3)])
-class ZeroOnly(Linked):
+class ZeroOnly(Pooled):
     """Zero stays zero; whether another constant stays is not looked into."""
-
-    any_order = True
 
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         return torch.where(flow.constant == 0, 0.0, math.nan)
