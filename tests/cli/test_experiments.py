@@ -73,7 +73,7 @@ def test_run_trains_prunes_and_says_what_came_of_it(fadeout, tmp_path):
     assert (
         f"{record['after']:.2f} %, {record['before']:.2f} before and {record['removed']:.2f} after" in output
     )
-    again = fadeout("run", "digits", "--method", "gmp", *SHORT)
+    again = fadeout("run", "--method", "gmp", *SHORT)  # digits is what is meant where no task is named
     assert again[1].splitlines()[-1] == output.splitlines()[-1]  # read, not repeated: the seconds are equal
 
 

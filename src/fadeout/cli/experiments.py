@@ -71,18 +71,19 @@ class Command(Run):
 
 
 def run(arguments: list[str]) -> None:
-    """Train and prune one network: fadeout run TASK [--field value ...]. To run it again is to resume it."""
+    """Train and prune one network: fadeout run [TASK] [--field value ...]. To run it again is to resume it."""
     asks = not arguments or arguments[0] in ("-h", "--help")
-    name = "digits" if asks else arguments[0]
+    is_named = not asks and not arguments[0].startswith("-")
+    name = arguments[0] if is_named else "digits"
     known("task", name, TASKS)
     typed = tyro.cli(
         Command,
         default=Command(**TASKS[name].to_dict()),
-        prog=f"fadeout run {'TASK' if asks else name}",
+        prog=f"fadeout run {name if is_named else '[TASK]'}",
         description=f"Train and prune one network. To run it again is to resume it. TASK is one of "
-        f"{', '.join(TASKS)}; the defaults shown are those of {name}. fadeout list shows methods, networks, "
-        "data sets.",
-        args=["--help"] if asks else arguments[1:],
+        f"{', '.join(TASKS)}, digits if none is named; the defaults shown are those of {name}. fadeout list "
+        "shows methods, networks, data sets.",
+        args=["--help"] if asks else arguments[is_named:],
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     chosen = {f.name: getattr(typed, f.name) for f in fields(Run)}
