@@ -71,7 +71,7 @@ class Command(Run):
 
 
 def run(arguments: list[str]) -> None:
-    """Train and prune one network: fadeout run [TASK] [--field value ...]. To run it again is to resume it."""
+    """Train and prune one network: fadeout run [TASK] [--field value ...]. Run it again to resume it."""
     asks = not arguments or arguments[0] in ("-h", "--help")
     is_named = not asks and not arguments[0].startswith("-")
     name = arguments[0] if is_named else "digits"
