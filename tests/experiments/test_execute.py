@@ -27,7 +27,7 @@ def undisturbed(tmp_path_factory):
 
 
 def contents(folder):
-    """All files but the one that says how far it is: on a slow machine it is written between any two steps."""
+    """All files but the one that says how far it is: on a slow machine it is written between two steps."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "progress.json"}
 
 
