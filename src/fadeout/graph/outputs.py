@@ -35,7 +35,15 @@ def of_other_sizes(model: nn.Module, example: Example) -> list[Example]:
     return [each for each in variants if _rows(model, each) == rows != []]
 
 
-class Replay(nn.Module):
+def replays(model: nn.Module, graph: fx.Graph, constants: Mapping[str, Tensor], example: Example) -> bool:
+    """Whether what was recorded on the example gives what the network gives on other sizes, too."""
+    if any(one.is_meta for one in example.tensors):  # there are no numbers to compare
+        return True
+    replay = _Replay(model, graph, constants)
+    return all(agree(model, replay, each) for each in of_other_sizes(model, example))
+
+
+class _Replay(nn.Module):
     """What was recorded of a network's forward, as a module.
 
     Args:

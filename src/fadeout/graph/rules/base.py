@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.example import Example
-from fadeout.graph.outputs import Replay, agree, of_other_sizes
+from fadeout.graph.outputs import replays
 from fadeout.graph.rules.calls import source
 from fadeout.torch_bridge.modes import still
 
@@ -104,13 +104,7 @@ class Network:
     @property
     def holds(self) -> bool:
         """Whether the graph is right for other sizes of inputs, which the forward may make numbers of."""
-
-        def compare() -> bool:
-            replay = Replay(self.model, self.graph, self.constants)
-            return all(agree(self.model, replay, each) for each in of_other_sizes(self.model, self.example))
-
-        comparable = not any(one.is_meta for one in self.example.tensors)
-        return self.once("holds", compare) if comparable else True
+        return self.once("holds", lambda: replays(self.model, self.graph, self.constants, self.example))
 
     def module(self, node: fx.Node) -> Any:
         """The module that a node calls; None where it calls a function."""
