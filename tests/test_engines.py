@@ -175,3 +175,28 @@ def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path):
     with timings_of("pytorch", CPU) as timings:
         timings.add({"a thing": 2.0})
     assert timings["a thing"] == 2.0
+
+
+def test_only_the_kernels_of_a_layer_count_not_what_a_run_takes_besides(monkeypatch, tmp_path):
+    durations = {"model_run": 16, "Conv": 5, "ReorderOutput": 3}
+    events = [
+        {
+            "name": name if name == "model_run" else f"{name}_kernel_time",
+            "dur": dur,
+            "args": {"op_name": name},
+        }
+        for name, dur in durations.items()
+    ]
+
+    class Session:
+        def run(self, names, feed):
+            return []
+
+        def end_profiling(self):
+            (tmp_path / "profile.json").write_text(json.dumps(events))
+            return str(tmp_path / "profile.json")
+
+    monkeypatch.setattr(engines, "_session", lambda model, profile: Session())
+    monkeypatch.setattr(engines, "_alone", lambda call, device: 32e-6)
+    seconds = engines.time_layer(nn.Conv2d(1, 4, 1), torch.zeros(1, 1, 2, 2), "onnxruntime")
+    assert seconds == pytest.approx(10e-6)

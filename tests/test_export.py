@@ -11,6 +11,7 @@ from torch import nn
 
 import fadeout
 from fadeout._checks import MissingExtraError
+from fadeout.compaction.sparse_products import SparseLinear
 from fadeout.graph.gather import Gather
 
 onnx = pytest.importorskip("onnx")
@@ -126,6 +127,43 @@ def test_a_dense_network_has_no_sparse_initializers(tmp_path):
         for sparse in (False, True)
     )
     assert plain == sparse
+
+
+def test_a_weight_that_is_an_output_stays_dense(tmp_path):
+    class Shows(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), self.weight
+
+    model = Shows(20, 20)
+    fadeout.methods.one_shot(model, 0.9)
+    file = fadeout.export.onnx(model, tmp_path / "model.onnx", torch.randn(2, 20), sparse=True).path
+    assert torch.equal(run(file, torch.randn(3, 20))[1], model.weight)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("export", [fadeout.export.onnx, fadeout.export.program])
+def test_sparse_products_are_refused(tmp_path, export):
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(SparseLinear(layer.weight.detach().to_sparse_csr(), layer))
+    with pytest.raises(ValueError, match="network that it was made of"):
+        export(model, tmp_path / "model", torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("export", [fadeout.export.onnx, fadeout.export.program])
+def test_any_keyword_arguments(tmp_path, export):
+    """torch.export has no dynamic batch for these."""
+
+    class Any(nn.Linear):
+        def forward(self, **given):
+            return super().forward(given["x"]) + given["more"]
+
+    example = {"more": torch.randn(2, 4), "x": torch.randn(2, 4)}
+    assert export(Any(4, 4), tmp_path / "model", example, dynamic_batch=False).difference < 1e-5
+
+
+def test_bfloat16_comes_with_advice(tmp_path):
+    with pytest.raises(RuntimeError, match="export a copy in float32"):
+        fadeout.export.onnx(nn.Linear(4, 4).bfloat16(), tmp_path / "model.onnx", torch.ones(2, 4).bfloat16())
 
 
 def test_sparse_tensors_that_come_back_wrong_are_noticed(tmp_path, monkeypatch):

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 import fadeout
-from fadeout import models
+from fadeout import engines, models
 from fadeout._checks import MissingExtraError
+from fadeout.compaction.sparse_products import SparseLinear
+from fadeout.graph.example import Example
 from fadeout.measure import Latency, latency, measure
 
 
@@ -238,6 +240,19 @@ def test_the_model_is_left_as_it_was(same_bits):
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:this machine is too busy")
+def test_the_example_is_left_as_it_was():
+    class Shifts(nn.Linear):
+        def forward(self, input):
+            return super().forward(input.add_(1))
+
+    x = torch.zeros(1, 2)
+    measure(Shifts(2, 2), x)
+    latency(Shifts(2, 2), {"input": x}, repeats=2)
+    engines.time_networks({"now": Shifts(2, 2)}, Example.of(x), "pytorch")
+    assert not x.any()
+
+
 def test_even_when_it_fails():
     model = Falls()
     before = state(model)
@@ -299,6 +314,13 @@ def test_bytes_of_each_form(tmp_path):
     assert stored.onnx == 12 * round(0.05 * 80_000) + 4 * (200 + 100) + 2 * 4 * 200 + 8
     assert f"{stored.saved:,} by fadeout.save" in str(found)
     assert found.to_dict()["stored"] == {"dense": stored.dense, "saved": stored.saved, "onnx": stored.onnx}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_sparse_products():
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(SparseLinear(layer.weight.detach().to_sparse_csr(), layer))
+    assert measure(model, torch.zeros(1, 4)).total.bytes == 20 * 4
 
 
 def test_bytes_of_a_network_without_zeros_or_values():

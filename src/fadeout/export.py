@@ -156,6 +156,11 @@ def _export(
             "example_input is a tensor, a tuple of tensors that model(*example_input) takes, or a mapping of "
             "those that model(**example_input) takes"
         )
+    if any(each.layout is not torch.strided for each in model.buffers()):
+        raise ValueError(
+            "a network of fadeout.sparse() cannot be exported: its sparse products are PyTorch's own. Export "
+            "the network that it was made of; onnx(..., sparse=True) writes the zeros of that in few bytes"
+        )
     size = _batch_size(inputs) if dynamic_batch else 0
 
     def call(example: Example) -> list[Tensor]:
@@ -175,21 +180,26 @@ def _export(
         nonlocal difference
         try:
             shapes = traced.map(lambda each: axes if each.dim() else None)
-            named = inspect.signature(model.forward).bind(*shapes.args, **shapes.kwargs).arguments
+            bound = inspect.signature(model.forward).bind(*shapes.args, **shapes.kwargs)
+            named = dict(bound.arguments) if dynamic_batch else None
             exported = torch.export.export(
-                model, traced.args, traced.kwargs, dynamic_shapes=dict(named), strict=False
+                model, traced.args, traced.kwargs, dynamic_shapes=named, strict=False
             )
         except Exception as error:
             hint = "; if it is the size of the batch, pass dynamic_batch=False" if dynamic_batch else ""
             raise ValueError(f"torch.export cannot trace the network{hint}: {error}") from error
         try:
-            write(exported, file, dict(named))
+            write(exported, file, named)
             run = open_file(file)
             outputs = [run(Example(*batch.fresh())) for batch in batches]
         except OSError:  # a full disk says nothing about the network
             raise
         except Exception as error:
-            raise RuntimeError(f"{path.name} cannot be made of this network, or not run: {error}") from error
+            low = any(each.dtype == torch.bfloat16 for each in (*model.parameters(), *inputs))
+            hint = " (onnxruntime runs little in bfloat16: export a copy in float32)" if low else ""
+            raise RuntimeError(
+                f"{path.name} cannot be made of this network, or not run{hint}: {error}"
+            ) from error
         wanted = [call(batch) for batch in batches]
         difference = max(map(_difference, wanted, outputs))
         if not difference <= tolerance:
@@ -253,12 +263,13 @@ def _sparse(model: Any) -> Any:
 
     What is stored is the values that are not zero, and their positions row by row.
     """
-    dense = list(model.graph.initializer)
+    dense, outputs = list(model.graph.initializer), {each.name for each in model.graph.output}
     del model.graph.initializer[:]
     for tensor in dense:
         values = np.frombuffer(tensor.raw_data, _FLOATS.get(tensor.data_type, "u1"))
         positions = values.nonzero()[0]
-        if tensor.data_type not in _FLOATS or len(positions) * (values.itemsize + 8) >= values.nbytes:
+        larger = tensor.data_type not in _FLOATS or len(positions) * (values.itemsize + 8) >= values.nbytes
+        if larger or tensor.name in outputs:  # onnxruntime gives no sparse tensor away
             model.graph.initializer.append(tensor)
             continue
         made = model.graph.sparse_initializer.add()

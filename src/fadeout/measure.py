@@ -296,6 +296,8 @@ def _stored(model: nn.Module, dense: int) -> Stored:
     for tensor in {id(each): each for each in model.state_dict(keep_vars=True).values()}.values():
         if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
+        if tensor.layout is not torch.strided:  # of fadeout.sparse: it has no zeros to leave out
+            continue
         number, count, size = tensor.numel(), int(tensor.count_nonzero()), tensor.itemsize
         # a bit for each, or for each that is there the number before it that is not, in one or two bytes
         gaps = [count * width + (number - count) // (256**width - 1) for width in (1, 2)]
@@ -305,16 +307,13 @@ def _stored(model: nn.Module, dense: int) -> Stored:
 
 
 def _forward(model: nn.Module, example: ExampleInput) -> Callable[[], object]:
-    if isinstance(example, Tensor):
-        return lambda: model(example)
-    if isinstance(example, tuple):
-        return lambda: model(*example)
-    if isinstance(example, Mapping):
-        return lambda: model(**example)
-    raise ValueError(
-        "example_input is a tensor, a tuple of positional arguments or a mapping of keyword arguments, "
-        f"got {type(example).__name__}"
-    )
+    if not isinstance(example, Tensor | tuple | Mapping):
+        raise ValueError(
+            "example_input is a tensor, a tuple of positional arguments or a mapping of keyword arguments, "
+            f"got {type(example).__name__}"
+        )
+    args, kwargs = Example.of(example).fresh()  # a forward may write into what it is given
+    return lambda: model(*args, **kwargs)
 
 
 @contextmanager

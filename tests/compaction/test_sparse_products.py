@@ -1,15 +1,19 @@
 """Sparse products: the same outputs, chosen where they are faster. The times are the tests' own."""
 
 import copy
+import pickle
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import fadeout
 from fadeout._timing import Timing
 from fadeout.compaction import sparse_products
 from fadeout.compaction.sparse_products import SparseConvolution, SparseLinear
+from fadeout.graph.heads import SplitHeads
 
 
 @pytest.fixture
@@ -127,6 +131,103 @@ def test_the_model_is_left_as_it_was(times, same_bits):
         fast.train()
 
 
+def test_the_example_is_left_as_it_was(times):
+    class Shifts(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.add_(1))
+
+    model, x = Shifts(*pruned(nn.Linear(24, 16))), torch.randn(2, 24)
+    before = x.clone()
+    fast = fadeout.sparse(model, x)
+    assert torch.equal(x, before)
+    assert kinds(fast) == [SparseLinear]
+
+
+def test_a_network_that_is_one_layer(times):
+    model = pruned(nn.Linear(24, 16))[0]
+    fast, x = fadeout.sparse(model, torch.randn(2, 24)), torch.randn(5, 24)
+    assert type(fast.module) is SparseLinear
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_a_layer_at_two_places_is_sparse_at_both(times):
+    shared = nn.Linear(16, 16)
+    model, x = pruned(shared, nn.ReLU(), shared), torch.randn(2, 16)
+    fast = fadeout.sparse(model, x)
+    assert kinds(fast) == [SparseLinear, nn.ReLU, SparseLinear]
+    assert fast.module[0] is fast.module[2]
+    torch.testing.assert_close(fast(x), model(x))
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(8, 8, 1), nn.Linear(8, 8)], ids=["convolution", "linear"])
+def test_outputs_can_be_viewed_as_those_of_dense_layers(times, layer):
+    class Flat(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).view(len(x), -1)
+
+    model = Flat(*pruned(layer))
+    fast = fadeout.sparse(model, torch.randn(1, 8, 8, 8))
+    assert fast.why == "2.00 times as fast"
+    x = torch.randn(3, 8, 8, 8)
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_layers_with_hooks_stay(times):
+    """They would not be called; those that only compute a weight need not be."""
+    model, x, seen = pruned(nn.Linear(24, 16), nn.Linear(16, 8)), torch.randn(2, 24), []
+    model[0].register_forward_hook(lambda layer, args, output: seen.append(output) or 2 * output)
+    prune.custom_from_mask(model[1], "weight", model[1].weight != 0)
+    fast = fadeout.sparse(model, x)
+    assert kinds(fast) == [nn.Linear, SparseLinear]
+    assert fast.choices[0].why == "it has hooks, which a sparse layer would not call"
+    seen.clear()
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(seen) == 2
+
+
+@dataclass
+class Named:
+    logits: torch.Tensor
+
+
+def test_outputs_in_a_class_of_ones_own_are_compared(times, monkeypatch):
+    class Names(nn.Sequential):
+        def forward(self, x):
+            return Named(super().forward(x))
+
+    monkeypatch.setattr(SparseLinear, "_multiply", lambda self, x: x.new_ones(len(x), self.out_features))
+    fast = fadeout.sparse(Names(*pruned(nn.Linear(24, 16))), torch.randn(2, 24))
+    assert fast.why.startswith("all dense: the outputs would differ")
+
+
+def test_what_is_random_is_compared_with_the_same_numbers(times):
+    class Shaken(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x + torch.randn_like(x))
+
+    fast = fadeout.sparse(Shaken(*pruned(nn.Linear(24, 16))), torch.randn(2, 24))
+    assert kinds(fast) == [SparseLinear]
+
+
+def test_autocast(times):
+    """Its types have no sparse products."""
+    model, x = pruned(nn.Linear(24, 16), nn.Linear(16, 8)), torch.randn(3, 24)
+    fast = fadeout.sparse(model, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, wanted = fast(x), model(x)
+    torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.05)  # types included
+
+
+@pytest.mark.parametrize("structure", [fadeout.Elements(), fadeout.Blocks(8, 8)], ids=["csr", "bsr"])
+def test_copies(times, structure):
+    x = torch.randn(3, 32)
+    fast = fadeout.sparse(pruned(nn.Linear(32, 32), nn.Linear(32, 32), structure=structure), x)
+    for twin in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+        assert torch.equal(twin(x), fast(x))
+        assert repr(twin) == repr(fast)
+        assert twin.module[0].weight.values().data_ptr() != fast.module[0].weight.values().data_ptr()
+
+
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj"}
 
 
@@ -134,7 +235,7 @@ def test_an_encoder_of_transformers(times):
     """Its fused call would read dense weights; the projections of its attention are layers too."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    model = nn.TransformerEncoder(layer, 2).eval()
     fadeout.methods.one_shot(model, 0.9)
     x = torch.randn(2, 5, 16)
     fast = fadeout.sparse(model, {"src": x})
@@ -160,6 +261,8 @@ def test_attentions(times, extra, batch_first):
     inputs = (torch.randn(3, 5, 16), others, others)
     fast = fadeout.sparse(model, inputs)
     assert {choice.name for choice in fast.choices} == PROJECTIONS
+    assert type(fast.module) is SplitHeads
+    assert type(fast.module.q_proj) is SparseLinear
     for mine, theirs in zip(fast(*inputs), model.eval()(*inputs), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 

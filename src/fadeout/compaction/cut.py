@@ -19,6 +19,8 @@ from fadeout.graph.example import as_data
 from fadeout.graph.gather import Gather
 from fadeout.graph.rules.base import Analysis
 from fadeout.graph.sizes import Attribute, attribute_of
+from fadeout.torch_bridge.retracing import Retracer
+from fadeout.torch_bridge.submodules import replaced
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class _Editor:
             self.was[f"{node.target}.{name}"] = old.shape
 
     def replace(self, node: fx.Node, module: nn.Module) -> None:
-        self.model.set_submodule(str(node.target), module)
+        self.model = replaced(self.model, {self.module(node): module})
 
     def set_bias(self, node: fx.Node, bias: Tensor) -> None:
         module = self.module(node)
@@ -200,10 +202,7 @@ def _wrap(editor: _Editor) -> dict[str, str]:
         name, module = str(inner.target), editor.module(inner)
         gather.train(module.training)
         order = (module, gather) if inner is side else (gather, module)
-        editor.model.set_submodule(name, nn.Sequential(*order).train(module.training))
-        whole = editor.model.get_submodule(name.rpartition(".")[0])
-        if isinstance(whole, nn.TransformerEncoderLayer):  # its fast path calls none of its modules
-            whole.activation_relu_or_gelu = 0
+        replaced(editor.model, {module: nn.Sequential(*order).train(module.training)})
         before = renamed.get(name, name).removeprefix(name)  # it may have a gather on either side
         renamed[name] = f"{name}.{0 if inner is side else 1}{before}"
     return renamed
@@ -211,7 +210,7 @@ def _wrap(editor: _Editor) -> dict[str, str]:
 
 def _rewrite(editor: _Editor) -> fx.GraphModule:
     """A module whose forward has the gathers and the new calls in it."""
-    model, graph, copies = editor.model, fx.Graph(), dict[fx.Node, fx.Node]()
+    model, graph, copies = editor.model, fx.Graph(tracer_cls=Retracer), dict[fx.Node, fx.Node]()
     for name, constant in editor.analysis.network.constants.items():
         model.register_buffer(name, constant.detach().clone(), persistent=False)
     graph.output(graph.graph_copy(editor.analysis.network.graph, copies))

@@ -2,20 +2,24 @@
 
 import copy
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from fadeout._arguments import ExampleInput, checked, fitting_example
 from fadeout._tables import table
 from fadeout._timing import BUSY, race, worst_spread
+from fadeout.graph.example import Example
 from fadeout.graph.heads import SplitHeads, projections
+from fadeout.graph.outputs import agree, of_other_sizes
+from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
+from fadeout.torch_bridge.submodules import replaced
 
 _DENSEST = 0.5  # with more weights than this no sparse product is worth a trial
 _BLOCKS = (32, 16, 8, 4)
@@ -104,21 +108,26 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
     ['dense', 'dense']
     """
     model = unwrap(model)
-    run = _runner(example_input)
+    example = Example.of(example_input)
+
+    def run(network: nn.Module) -> Any:
+        args, kwargs = example.fresh()  # a forward may write into what it is given
+        return network(*args, **kwargs)
+
     with still(model), fitting_example():
         run(model)
     dense = copy.deepcopy(model).requires_grad_(False)
     choices, made = _choose(_with_split_attentions(dense, _mostly_zero), run)
     if not made:
         return SparseNetwork(dense, choices, "no sparse product is faster")
-    fast = _with_split_attentions(dense, lambda name, _: any(each.startswith(f"{name}.") for each in made))
-    for name, layer in made.items():
-        _replace(fast, name, layer)
-    with still(model), still(fast):
-        why = _compare(run, model, fast)
-        if why:
-            return SparseNetwork(dense, choices, f"all dense: {why}")
-        timings = race({"dense": lambda: run(model), "sparse": lambda: run(fast)})
+    owners = {name.rpartition(".")[0] for name in made}
+    fast = _with_split_attentions(dense, lambda name, _: name in owners)
+    fast = replaced(fast, {fast.get_submodule(name): layer for name, layer in made.items()})
+    if not all(agree(dense, fast, each) for each in (example, *of_other_sizes(dense, example))):
+        why = "all dense: the outputs would differ, or the network reads the weights of its layers itself"
+        return SparseNetwork(dense, choices, why)
+    with still(dense), still(fast):
+        timings = race({"dense": lambda: run(dense), "sparse": lambda: run(fast)})
     ratio = timings["dense"].median / timings["sparse"].median
     busy = f", on a busy machine (spread {worst_spread(timings):.0%})" if worst_spread(timings) > BUSY else ""
     if ratio < 1:
@@ -130,13 +139,8 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
 def _with_split_attentions(model: nn.Module, chosen: Callable[[str, Any], bool]) -> nn.Module:
     """A copy in which these attentions have projections that are layers of their own."""
     twin = copy.deepcopy(model)
-    for name, module in model.named_modules():
-        if type(module) is nn.MultiheadAttention and chosen(name, module):
-            split = SplitHeads(twin.get_submodule(name))
-            twin = split if not name else twin
-            if name:
-                twin.set_submodule(name, split)
-    return twin
+    attentions = [(n, one) for n, one in twin.named_modules() if type(one) is nn.MultiheadAttention]
+    return replaced(twin, {one: SplitHeads(one) for name, one in attentions if chosen(name, one)})
 
 
 def _mostly_zero(name: str, attention: Any) -> bool:
@@ -153,10 +157,14 @@ def _choose(
     made: dict[str, nn.Module] = {}
 
     names = {layer: name for name, layer in model.named_modules() if _can_be_sparse(layer)}
+    hooked = {layer for layer in names if _has_hooks(layer)}
 
     def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = names[layer]
-        if name not in choices:  # a layer that runs several times is timed the first time
+        if layer in hooked:
+            why = "it has hooks, which a sparse layer would not call"
+            choices[name] = Choice(name, "dense", _zeros(layer), {}, why)
+        elif name not in choices:  # a layer that runs several times is timed the first time
             choices[name], chosen = _time_layer(name, layer, args[0] if args else kwargs["input"])
             made.update({} if chosen is None else {name: chosen})
 
@@ -177,10 +185,19 @@ def _can_be_sparse(layer: nn.Module) -> bool:
     return one_by_one and layer.padding in ((0, 0), "valid", "same")
 
 
+def _has_hooks(layer: nn.Module) -> bool:
+    """Whether a layer has hooks, besides those that compute its weight."""
+    return bool(layer._forward_hooks) or len(layer._forward_pre_hooks) > len(list(computers(layer)))
+
+
+def _zeros(layer: Any) -> float:
+    """The fraction of its weights that are zero."""
+    return 1 - int(layer.weight.count_nonzero()) / max(layer.weight.numel(), 1)
+
+
 def _time_layer(name: str, layer: Any, given: Tensor) -> tuple[Choice, nn.Module | None]:
     """The fastest product of one layer."""
-    weight = layer.weight.detach()
-    zeros = 1 - int(weight.count_nonzero()) / max(weight.numel(), 1)
+    zeros = _zeros(layer)
     if 1 - zeros > _DENSEST:
         return Choice(name, "dense", zeros, {}, "too few zeros"), None
     ways = _ways(layer, zeros)
@@ -194,7 +211,7 @@ def _time_layer(name: str, layer: Any, given: Tensor) -> tuple[Choice, nn.Module
             continue
         contestants[way] = lambda made=made: made(given)
     if not ways:
-        return Choice(name, "dense", zeros, {}, f"no sparse product of {weight.dtype} here"), None
+        return Choice(name, "dense", zeros, {}, f"no sparse product of {layer.weight.dtype} here"), None
     timings = race(contestants, wait)
     milliseconds = {way: 1e3 * timing.median for way, timing in timings.items()}
     busy = f", on a busy machine (spread {worst_spread(timings):.0%})" if worst_spread(timings) > BUSY else ""
@@ -223,93 +240,73 @@ def _ways(layer: Any, zeros: float) -> dict[str, nn.Module]:
     return {way: kind(weight, layer) for way, weight in found.items()}
 
 
-class SparseLinear(nn.Module):
-    """A linear layer with a sparse matrix, for inference.
+class SparseLayer(nn.Module):
+    """A layer with a sparse matrix, for inference.
 
     Args:
-        weight: the matrix, CSR or block-CSR.
-        layer: whose bias and sizes it has.
+        weight: the matrix of outputs by inputs, CSR or block-CSR.
+        layer: whose bias it has.
     """
 
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, layer: nn.Linear):
+    def __init__(self, weight: Tensor, layer: nn.Linear | nn.Conv2d):
         super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
         self.register_buffer("weight", weight)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
 
     def forward(self, input: Tensor) -> Tensor:
-        rows = input.reshape(-1, self.in_features)
+        device = input.device.type
+        if not torch.is_autocast_enabled(device):
+            return self._multiply(input)
+        lower = torch.get_autocast_dtype(device)  # which has no sparse products
+        with torch.autocast(device, enabled=False):
+            return self._multiply(input.to(self.weight.dtype)).to(lower)
+
+    @abstractmethod
+    def _multiply(self, given: Tensor) -> Tensor:
+        """The output, contiguous as a dense layer's, so that it can be viewed in other shapes."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SparseLayer":
+        memo[id(self.weight)] = self.weight.clone()  # torch makes no deep copies of sparse matrices
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
+
+
+class SparseLinear(SparseLayer):
+    """A linear layer with a sparse matrix."""
+
+    def __init__(self, weight: Tensor, layer: nn.Linear):
+        super().__init__(weight, layer)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+
+    def _multiply(self, given: Tensor) -> Tensor:
+        rows = given.reshape(-1, self.in_features)
         if len(rows) == 1 and self.weight.layout is torch.sparse_csr:
             out = torch.mv(self.weight, rows[0])
         else:
             out = torch.mm(self.weight, rows.t()).t()
         out = out if self.bias is None else out + self.bias
-        return out.reshape(*input.shape[:-1], self.out_features)
+        return out.reshape(*given.shape[:-1], self.out_features).contiguous()
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.weight.layout}"
 
 
-class SparseConvolution(nn.Module):
-    """A convolution of one by one with a sparse matrix, for inference.
-
-    Args:
-        weight: the matrix of outputs by inputs, CSR or block-CSR.
-        layer: whose bias and stride it has.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
+class SparseConvolution(SparseLayer):
+    """A convolution of one by one with a sparse matrix."""
 
     def __init__(self, weight: Tensor, layer: nn.Conv2d):
-        super().__init__()
+        super().__init__(weight, layer)
         self.stride = layer.stride
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
 
-    def forward(self, input: Tensor) -> Tensor:
-        batched = input if input.dim() == 4 else input[None]
+    def _multiply(self, given: Tensor) -> Tensor:
+        batched = given if given.dim() == 4 else given[None]
         down, across = self.stride
         channels = batched[:, :, ::down, ::across].transpose(0, 1)
         out = torch.mm(self.weight, channels.reshape(len(channels), -1))
         out = out if self.bias is None else out.add_(self.bias[:, None])
-        out = out.view(len(out), *channels.shape[1:]).transpose(0, 1)
-        return out if input.dim() == 4 else out[0]
-
-
-def _replace(model: nn.Module, name: str, layer: nn.Module) -> None:
-    parent, _, leaf = name.rpartition(".")
-    owner = model.get_submodule(parent)
-    setattr(owner, leaf, layer)
-    if isinstance(owner, nn.TransformerEncoderLayer):
-        owner.activation_relu_or_gelu = 0  # or it hands dense weights to one fused call
-
-
-def _compare(run: Callable[[nn.Module], Any], model: nn.Module, fast: nn.Module) -> str:
-    """What is wrong with the outputs; nothing, if they are the same up to rounding."""
-    try:
-        pairs = zip(pytree.tree_leaves(run(model)), pytree.tree_leaves(run(fast)), strict=True)
-        for mine, theirs in pairs:
-            if isinstance(mine, Tensor) and not _near(mine, theirs):
-                return "the outputs would differ"
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        return f"the network reads the weights of its layers itself ({error})"
-    return ""
-
-
-def _near(mine: Tensor, theirs: Tensor) -> bool:
-    if not mine.is_floating_point():
-        return torch.equal(mine, theirs)
-    near = 1000 * torch.finfo(mine.dtype).eps
-    scale = float(mine.abs().nan_to_num(0.0, 0.0, 0.0).max()) if mine.numel() else 0.0
-    return torch.allclose(mine, theirs, rtol=near, atol=near * max(scale, 1.0), equal_nan=True)
-
-
-def _runner(example: Any) -> Callable[[nn.Module], Any]:
-    if isinstance(example, Mapping):
-        return lambda model: model(**example)
-    inputs = example if isinstance(example, tuple) else (example,)
-    return lambda model: model(*inputs)
+        out = out.view(len(out), *channels.shape[1:]).transpose(0, 1).contiguous()
+        return out if given.dim() == 4 else out[0]
