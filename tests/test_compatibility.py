@@ -54,7 +54,8 @@ def test_a_state_has_the_same_parts_and_values_as_the_old_one(training):
     if isinstance(mine.pruner, Slimming):  # it had a pretended target, and the scores that go with one
         state["pruner"] = {k: v for k, v in state["pruner"].items() if k not in ("sparsity", "scores")}
     now = mine.state()
-    now["pruner"].pop("structure", None)  # what LAMP took from each layer is saved since
+    for since in ("structure", "made_of"):  # what LAMP took from each layer, and the choice itself
+        now["pruner"].pop(since, None)
     same(kind(now), kind(state))
 
 

@@ -294,7 +294,7 @@ def test_what_is_no_state(model, state):
 def test_a_state_with_a_part_missing(model, method):
     pruner = build(model, method)
     before, state = pruner.state_dict(), {**pruner.state_dict(), "step": 7}
-    for key in state.keys() - {"structure"}:  # which states of version 0.1 have not: it is found again
+    for key in state.keys() - {"structure", "made_of"}:  # which states of version 0.1 have not
         with pytest.raises(ValueError, match="state"):
             pruner.load_state_dict({name: value for name, value in state.items() if name != key})
         assert same(pruner.state_dict(), before)
@@ -319,6 +319,37 @@ def test_a_state_of_another_method(model):
 def test_a_state_of_other_arguments(model, arguments, words):
     with pytest.raises(ValueError, match=words):
         build(model).load_state_dict(build(copy.deepcopy(model), **arguments).state_dict())
+
+
+class Distinct:
+    def __call__(self, weight, gradient):
+        return weight.abs()
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "words"),
+    [
+        ({"criterion": criteria.magnitude}, {"criterion": criteria.lamp}, "=lamp.*criterion=magnitude"),
+        ({"criterion": Distinct()}, {"criterion": criteria.taylor}, "=taylor.*criterion=Distinct"),
+        ({}, {"structure": fadeout.Elements("layer")}, r"='layer'\).*structure=Elements\(scope='network'\)"),
+        ({"structure": fadeout.NM(2, 4)}, {"structure": fadeout.NM(1, 2)}, r"NM\(n=1, m=2\).*n=2"),
+    ],
+    ids=["criterion", "own criterion", "scope", "structure"],
+)
+def test_a_state_of_another_choice(model, mine, theirs, words):
+    pruner = build(model, fade=fadeout.Latent(), **mine)
+    before = pruner.state_dict()
+    state = {**build(copy.deepcopy(model), fade=fadeout.Latent(), **theirs).state_dict(), "step": 7}
+    with pytest.raises(ValueError, match=words):
+        pruner.load_state_dict(state)
+    assert same(pruner.state_dict(), before)
+
+
+def test_a_state_of_the_same_choice(model):
+    """Another object of the same kind, or another way to compute the same, is no other choice."""
+    one, other = copy.deepcopy(model), model
+    state = build(one, criterion=Distinct(), structure=fadeout.Elements(compile=False)).state_dict()
+    build(other, criterion=Distinct()).load_state_dict({**state, "step": 7})
 
 
 def test_a_state_from_the_future(model):

@@ -22,7 +22,7 @@ def test_repr(pruner):
         "GradualMagnitudePruning",
         "  target     50 % to go, 0 % now",
         "  prunes     6 weights of 2 parameters, 75 % of the model's",
-        "  structure  Elements(scope='network', compile=None)",
+        "  structure  Elements(scope='network')",
         "  criterion  magnitude",
         "  progress   step 0 of 10",
     ]

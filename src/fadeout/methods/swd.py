@@ -205,18 +205,18 @@ class SelectiveWeightDecay(Pruner):
         return state
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
-        parts = super()._read(state)
         if self._latents is None and "latents" in state:
             raise ValueError(
                 f"the state is that of another fade: it has latent weights, and this pruner {self._fade}. "
                 "Pass the fade that it was saved with, fadeout.Latent()"
             )
+        if self._latents is not None and not {"latents", "settled", "latent_sparsity"} <= state.keys():
+            raise ValueError(
+                "the state is that of another fade: it has none of Latent()'s latent weights. Pass the fade "
+                "that it was saved with: in version 0.1 the default was fadeout.Progressive()"
+            )
+        parts = super()._read(state)
         if self._latents is not None:
-            if not {"latents", "settled", "latent_sparsity"} <= state.keys():
-                raise ValueError(
-                    "the state is that of another fade: it has none of Latent()'s latent weights. Pass the "
-                    "fade that it was saved with: in version 0.1 the default was fadeout.Progressive()"
-                )
             parts["latents"] = self._blocks(state["latents"]) if parts["step"] else {}
             parts["bases"] = self._blocks(state.get("latent_bases", {})) if parts["step"] else {}
             parts["held"] = self._blocks(state["settled"])

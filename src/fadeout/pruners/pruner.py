@@ -202,11 +202,19 @@ class Pruner(StepPruner):
 
     def state_dict(self) -> dict[str, Any]:
         state = {**super().state_dict(), "scores": self._distributed(self._scores.state())}
+        state["made_of"] = self._made_of()
         structure = self._bound.state()
         return {**state, "structure": structure} if structure else state
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = super()._read(state)
+        saved = state.get("made_of", {})  # states of version 0.1 do not say
+        for name, mine in self._made_of().items():
+            if (theirs := saved.get(name, mine)) != mine:
+                raise ValueError(
+                    f"the state was saved with {name}={theirs}, this pruner has {name}={mine}, which chooses "
+                    "other weights: build it with the same arguments to resume"
+                )
         scores = self._blocks(state["scores"]) if parts["step"] else {}
         return {**parts, "scores": scores, "structure": dict(state.get("structure", {}))}
 
@@ -217,6 +225,10 @@ class Pruner(StepPruner):
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "sparsity": self.final_sparsity}
+
+    def _made_of(self) -> dict[str, str]:
+        """What chooses the weights, in words that are the same in another process."""
+        return {"structure": _named(self.structure), "criterion": _named(self.criterion)}
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -252,6 +264,12 @@ class Pruner(StepPruner):
                 parts = torch.where(stays, 0, weight), torch.where(stays, weight, 0)
                 squares[number] = torch.stack([part.square().sum() for part in parts]).cpu()
         return self._layout.add(squares)
+
+
+def _named(value: object) -> str:
+    """What a value is, without the address that it has in this process."""
+    text = repr(value)
+    return getattr(value, "__qualname__", type(value).__qualname__) if " at 0x" in text else text
 
 
 def _ratio(squares: Tensor) -> float:

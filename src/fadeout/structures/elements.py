@@ -1,7 +1,7 @@
 """Elements: single weights, that is, unstructured pruning."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -40,7 +40,7 @@ class Elements(Structure):
     """
 
     scope: Literal["network", "layer"] = "network"
-    compile: bool | None = None
+    compile: bool | None = field(default=None, repr=False)  # it changes how weights are chosen, not which
 
     fade: ClassVar[Fade] = Latent()
 
