@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.helpers import conv
 from support.structured import IMAGE, Residual, bind, scatter
 from torch import nn
@@ -17,7 +19,7 @@ from fadeout import Channels, SelectiveWeightDecay, models
 from fadeout.graph.example import Example
 from fadeout.methods import one_shot
 from fadeout.structures import channel_time, channels, layer_times
-from fadeout.structures.channel_time import _cut_at_random, _described, _non_negative
+from fadeout.structures.channel_time import Curve, _described, _non_negative
 from fadeout.torch_bridge.modes import still
 
 FIXED, ELEMENT = 5000.0, 0.25  # nanoseconds, of a forward pass and of each element between layers
@@ -109,6 +111,59 @@ def test_the_target_is_exact_by_the_table_and_physically(faster):
         kept = int(mask.sum())
         assert kept % 8 == 0 or kept == len(mask) or kept <= 4, kept
     assert f"asked {faster:g}x, got {before / nanoseconds(small):.3g}x" in repr(pruner)
+
+
+@pytest.mark.parametrize("faster", [2, 4, 6])
+def test_the_promise_holds_where_no_sum_of_the_parts_does(faster, monkeypatch):
+    """Narrow networks are faster than a sum without negative numbers can say."""
+
+    def seconds(network, example):
+        return (_nanoseconds(network, example) * 1e-9) ** 2
+
+    monkeypatch.setattr(
+        channel_time,
+        "time_networks",
+        lambda networks, example, engine: {name: seconds(one, example) for name, one in networks.items()},
+    )
+    model = scatter(wide()).eval()
+    before = seconds(copy.deepcopy(model), Example((IMAGE,)))
+    pruner = pruner_of(model, Channels(IMAGE, faster=faster, by="scale"))
+    removed(pruner)
+    small = fadeout.compact(model, IMAGE, for_inference=True)
+    cost = pruner._bound.cost
+    says = cost.total / cost.left(pruner._bound._alive)
+    assert before / seconds(small, Example((IMAGE,))) == pytest.approx(says, rel=0.03)
+
+
+def test_narrow_layers_keep_widths_that_were_timed():
+    bound = bind(scatter(wide()), Channels(IMAGE, of="time", by="scale"))
+    scores = {name: p.detach().abs() for name, p in bound.parameters.items()}
+    seen = set()
+    for sparsity in np.linspace(0, 0.7, 30):
+        bound.select(scores, float(sparsity))
+        if not bound.rounding.unrounded:
+            seen |= {int(mask.sum()) for mask in bound._alive.values()}
+    assert seen <= {2, 4, 8, 16, 24, 32, 40}
+    assert seen & {2, 4}
+
+
+@given(
+    st.lists(st.tuples(_seconds := st.floats(1e-6, 1e3), _seconds), min_size=1, max_size=6),
+    _seconds,
+    _seconds,
+)
+def test_a_curve_never_falls(points, one, other):
+    curve = Curve(*zip(*points, strict=True))
+    less, more = sorted((one, other))
+    assert curve.at(less) <= curve.at(more) * (1 + 1e-9)
+
+
+def test_a_table_of_an_earlier_version_has_no_curve():
+    bound = bind(scatter(wide()), Channels(IMAGE, of="time"))
+    times = {name: value for name, value in bound.state()["times"].items() if name != "curve"}
+    bound.restore({"times": times})
+    assert bound.cost.curve == Curve()
+    assert bound.cost.total == pytest.approx(nanoseconds(wide()) * 1e-9, rel=1e-6)
 
 
 def test_the_least_is_taken_that_reaches_the_target_without_rounding():
@@ -223,8 +278,7 @@ def test_time_never_grows_when_channels_go(name):
     structure = Channels(example, of="time", **arguments)
     bound = bind(scatter(build()), structure)
     widths, random = bound.cost.widths, np.random.default_rng(0)
-    families = [[number] for number in range(len(widths))]
-    alive = _cut_at_random(bound.cost, families, (0.9, 1.0), 1)
+    alive = {layer: random.permutation(width) < max(0.9 * width, 1) for layer, width in widths.items()}
     before = bound.cost.left(alive)
     for layer in list(widths)[:6]:
         alive[layer] = alive[layer] & (random.random(widths[layer]) < 0.5)

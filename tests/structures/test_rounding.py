@@ -11,9 +11,11 @@ from torch import nn
 
 import fadeout
 from fadeout import Channels, SelectiveWeightDecay, models
+from fadeout.graph.gather import Gather
+from fadeout.graph.trace import trace
 from fadeout.methods import one_shot
 from fadeout.structures import channels, rounding
-from fadeout.structures.rounding import find_families
+from fadeout.structures.rounding import find_families, find_meeting
 
 
 def wide(groups=1):
@@ -208,6 +210,29 @@ def test_the_measurement_is_made_once_on_each_machine(monkeypatch, tmp_path, nar
         rounding.multiple_for("auto", "channels_last")
 
 
+def test_layers_that_meet_at_an_addition_keep_equally_many_so_that_nothing_moves():
+    torch.manual_seed(0)
+    model = scatter(models.resnet20(width=32)).eval()
+    one_shot(model, 0.7, structure=Channels(LARGE, multiple_of=8))
+    small = fadeout.compact(model, LARGE, for_inference=True)
+    gathers = [module for module in small.modules() if isinstance(module, Gather)]
+    assert len(gathers) > 3
+    assert all(gather.stays for gather in gathers)
+    torch.testing.assert_close(small(LARGE), model(LARGE), rtol=1e-3, atol=1e-4)
+
+
+def test_who_meets_at_additions():
+    network, names = (
+        trace(models.resnet20(width=8), LARGE),
+        [f"layer{i}.{j}.post" for i in (1, 2) for j in (0, 1)],
+    )
+    widths = dict(zip([*names, "layer1.0.bn1"], (8, 8, 16, 16, 8), strict=True))
+    families = find_families(network, widths, couple=False)
+    assert families == [[0], [1], [2], [3], [4]]
+    assert find_meeting(network, widths, families) == [[0, 1], [2, 3]]
+    assert find_meeting(network, widths, find_families(network, widths, couple=True)) == []
+
+
 def test_where_only_whole_multiples_count_others_are_filled_up():
     """Four layers of 32 that cost 1, 1, 1 and 30 for each multiple of 8: the large one overshoots."""
     weights = [1, 1, 1, 30]
@@ -219,7 +244,7 @@ def test_where_only_whole_multiples_count_others_are_filled_up():
             return sum(w * -(-int(mask.sum()) // 8) for w, mask in zip(weights, alive.values(), strict=True))
 
     scores = [np.linspace(0.1, 0.2, 32)] * 3 + [np.linspace(0.15, 0.3, 32)]
-    made = rounding.Rounding(8, [[0], [1], [2], [3]], list("abcd"), Steps(), 1, below=4)
+    made = rounding.Rounding(8, [[0], [1], [2], [3]], list("abcd"), Steps(), 1)
     kept = {name: int(mask.sum()) for name, mask in made.choose(scores, 28.0).items()}
     assert kept["d"] == 24  # without which the target is out of reach, and two points more than asked
     assert all(kept[name] > 8 for name in "abc")

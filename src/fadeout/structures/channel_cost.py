@@ -73,16 +73,18 @@ class Cost:
         """The layers that get a bias."""
         return [node for node in self.biased if sizes[source(node)] < self.sizes[source(node)]]
 
-    def at_most_left(self, channels: int) -> float:
+    def at_most_left(self, channels: int | Mapping[str, int]) -> float:
         """What is left at most when so many channels of each layer are alive, whichever they are."""
-        least = {name: min(channels, width) for name, width in self.widths.items()}
-        if self.dependencies is not None and channels > 0:
+        given = dict.fromkeys(self.widths, channels) if isinstance(channels, int) else channels
+        least = {name: min(given[name], width) for name, width in self.widths.items()}
+        some = all(least.values())
+        if self.dependencies is not None and some:
             sizes = self.dependencies.most(least)
             return self.fixed + self._sum(sizes, self._born(sizes))
         random = np.random.default_rng(0)  # no proof, but the worst of a few
         choices = [
             {n: random.permutation(width) < least[n] for n, width in self.widths.items()}
-            for _ in range(_RANDOM_CHOICES if channels > 0 else 1)
+            for _ in range(_RANDOM_CHOICES if some else 1)
         ]
         return max(map(self.left, choices))
 

@@ -2,14 +2,15 @@
 
 Convolutions and linear layers are timed one by one (``layer_times.py``). What lies between them (norms,
 activations, additions, gathers) goes with the number of elements, and calls cost something whatever their
-size. How much, a few whole networks say, which are cut at random and timed too.
+size. How much, a few whole networks say, which are cut at random and timed too; and since no such sum holds
+from wide networks to narrow ones, a curve through them corrects it.
 """
 
 import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +26,10 @@ from fadeout.graph.rules.calls import name_of, source
 from fadeout.structures.channel_cost import Cost, analyse_alive, dependencies_of
 from fadeout.structures.channel_deps import Alive
 from fadeout.structures.layer_times import LayerTimes, device_of, reads, show_progress, time_layers
+from fadeout.structures.rounding import Rounding
 
-_NETWORKS = {  # the shares of the layers of whole networks, from and to
-    "dense": (1.0, 1.0),
-    "half": (0.5, 0.5),
-    "quarter": (0.25, 0.25),
-    "least": (0.0, 0.0),
-    "mixed": (0.0, 1.0),
-}
+_EVEN = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # the speeds of whole networks that are timed, roughly
+_UNEVEN = (2.0, 4.0, 8.0)  # of those that lose more of some layers, which tell the parts of the sum apart
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,44 @@ class TimedLayer:
         return self.times.at(inputs, sizes[self.writes])
 
 
+@dataclass(frozen=True)
+class Curve:
+    """What networks took, by what the sum of their parts says; straight in between, both in logarithms.
+
+    It never falls: a sum that says less never becomes more.
+
+    Args:
+        says: seconds, in any order.
+        took: seconds, one for each.
+
+    >>> curve = Curve([1.0, 4.0], [1.0, 8.0])
+    >>> [round(curve.at(seconds), 6) for seconds in (0.5, 1.0, 2.0, 4.0, 8.0)]
+    [0.5, 1.0, 2.828427, 8.0, 16.0]
+    """
+
+    says: Sequence[float] = (1.0,)
+    took: Sequence[float] = (1.0,)
+    _logs: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        order = np.argsort(self.says, kind="stable")
+        logs = np.log(np.array(self.says)[order]), np.maximum.accumulate(np.log(np.array(self.took)[order]))
+        object.__setattr__(self, "_logs", logs)
+
+    def at(self, seconds: float) -> float:
+        """What a network takes whose parts sum up to so much; beyond the ends the ratio stays."""
+        if seconds <= 0:
+            return 0.0
+        says, took = self._logs
+        within = min(max(math.log(seconds), says[0]), says[-1])
+        return seconds * math.exp(np.interp(within, says, took) - within)
+
+
 @dataclass
 class TimeCost(Cost):
     """Seconds of a forward pass, whichever channels are alive.
 
-    ``scale * (sum of the layers) + rate * (elements of all other values) + constant``
+    ``curve(scale * (sum of the layers) + rate * (elements of all other values) + constant)``
     """
 
     layers: list[TimedLayer] = field(default_factory=list)
@@ -62,6 +92,7 @@ class TimeCost(Cost):
     scale: float = 1.0
     rate: float = 0.0
     constant: float = 0.0
+    curve: Curve = field(default_factory=Curve)
 
     def parts(self, sizes: Mapping[fx.Node, int]) -> tuple[float, float, float]:
         """The seconds of the layers alone, the other elements, and one."""
@@ -72,13 +103,13 @@ class TimeCost(Cost):
         self, sizes: Mapping[fx.Node, int], born: Iterable[fx.Node], groups: Mapping[Term, int] | None = None
     ) -> float:
         layers, elements, _ = self.parts(sizes)
-        return self.scale * layers + self.rate * elements + self.constant
+        return self.curve.at(self.scale * layers + self.rate * elements + self.constant)
 
 
 def measure_time(
     network: Network,
     widths: Mapping[str, int],
-    families: Sequence[Sequence[int]],
+    rounding: Callable[[Cost], Rounding],
     *,
     engine: Engine,
     multiple: int,
@@ -91,7 +122,7 @@ def measure_time(
     Args:
         network: the traced network.
         widths: the number of channels of each layer that may lose some, by module name.
-        families: the layers that lose their channels together, by their numbers.
+        rounding: for a cost, what chooses channels.
         engine: where it is to be fast.
         multiple: of channels, that the engine likes.
         couple: both sides of an addition keep the same channels.
@@ -100,7 +131,7 @@ def measure_time(
     layers = time_layers(whole, _layers(whole), engine, multiple)
     weights = dict(zip(_WEIGHTS, (1.0, 0.0, 0.0), strict=True))
     cost = find_time(network, widths, couple, {"layers": layers, **weights})
-    return {"layers": layers, **_fit(cost, families, engine, multiple)}
+    return {"layers": layers, **_fit(cost, _cut_at_random(cost, rounding(cost)), engine)}
 
 
 def find_time(
@@ -129,6 +160,7 @@ def find_time(
     sizes = {node: whole.flows[node].width for node in nodes}
     dependencies = dependencies_of(network, sizes, widths, couple)
     scale, rate, constant = (float(measured[name]) for name in _WEIGHTS)
+    curve = Curve(**measured.get("curve", {}))
     return TimeCost(
         *(network, couple, dict(widths), [], [], sizes, dependencies),
         layers=timed,
@@ -136,6 +168,7 @@ def find_time(
         scale=scale,
         rate=rate,
         constant=constant,
+        curve=curve,
     )
 
 
@@ -172,40 +205,32 @@ def _is_free(node: fx.Node, whole: Analysis) -> bool:
 _VIEWS = {"flatten", "permute", "reshape", "squeeze", "transpose", "unflatten", "unsqueeze", "view"}
 
 
-def _fit(
-    cost: TimeCost, families: Sequence[Sequence[int]], engine: Engine, multiple: int
-) -> dict[str, float]:
-    """How much the layers, the elements between them and the calls weigh, so that whole networks come out."""
-    alive = {name: _cut_at_random(cost, families, shares, multiple) for name, shares in _NETWORKS.items()}
-    sizes = {name: cost.kept(each) for name, each in alive.items()}
+def _fit(cost: TimeCost, networks: Sequence[Alive], engine: Engine) -> dict[str, Any]:
+    """How much layers, the elements between them and calls weigh, and the curve through whole networks."""
+    sizes = [cost.kept(alive) for alive in networks]
     with timings_of(engine, device_of(cost.network)) as timings:
-        keys = {name: _fingerprint(cost, each, sizes[name]) for name, each in alive.items()}
-        if any(key not in timings for key in keys.values()):
-            show_progress(f"timing {len(alive)} whole networks in {engine}", True)
-            models = {name: _cut_alive(cost.network, each, cost.couple) for name, each in alive.items()}
-            example = cost.network.example.map(_real)
-            seconds = time_networks(models, example, engine)
-            timings.add({keys[name]: own for name, own in seconds.items()})
-        measured = np.array([timings[key] for key in keys.values()])
-    parts = np.array([cost.parts(each) for each in sizes.values()])
-    weights = _non_negative(parts / measured[:, None], np.ones(len(measured)))
-    weights *= measured[0] / (parts[0] @ weights)  # the dense network is what all is compared with
-    return dict(zip(_WEIGHTS, weights.tolist(), strict=True))
+        keys = [_fingerprint(cost, *each) for each in zip(networks, sizes, strict=True)]
+        if any(key not in timings for key in keys):
+            show_progress(f"timing {len(keys)} whole networks in {engine}", True)
+            models = {
+                key: _cut_alive(cost.network, alive, cost.couple)
+                for key, alive in zip(keys, networks, strict=True)
+            }
+            timings.add(time_networks(models, cost.network.example.map(_real), engine))
+        took = np.array([timings[key] for key in keys])
+    parts = np.array([cost.parts(each) for each in sizes])
+    weights = _non_negative(parts / took[:, None], np.ones(len(took)))
+    curve = {"says": (parts @ weights)[: len(_EVEN)].tolist(), "took": took[: len(_EVEN)].tolist()}
+    return {**dict(zip(_WEIGHTS, weights.tolist(), strict=True)), "curve": curve}
 
 
-def _cut_at_random(
-    cost: Cost, families: Sequence[Sequence[int]], shares: tuple[float, float], multiple: int
-) -> dict[str, np.ndarray]:
-    """A choice that keeps a share of each layer between these two; in multiples, where it has several."""
-    random, names = np.random.default_rng(0), list(cost.widths)
-    alive: dict[str, np.ndarray] = {}
-    for family in families:
-        width = cost.widths[names[family[0]]]
-        step = multiple if width > multiple else 1
-        number = min(max(-(-round(random.uniform(*shares) * width) // step), 1) * step, width)
-        mask = random.permutation(width) < number
-        alive |= {names[layer]: mask for layer in family}
-    return {name: alive[name] for name in names}
+def _cut_at_random(cost: Cost, rounding: Rounding) -> list[Alive]:
+    """What is left of a network if scores are random: even ones, from the whole on, and uneven ones."""
+    random = np.random.default_rng(0)
+    even = [random.random(width) for width in cost.widths.values()]
+    uneven = [scores + random.random() for scores in even]
+    asked = [*((even, speed) for speed in _EVEN), *((uneven, speed) for speed in _UNEVEN)]
+    return [rounding.choose(scores, (1 - 1 / speed) * cost.total) for scores, speed in asked]
 
 
 def _cut_alive(network: Network, alive: Alive, couple: bool) -> nn.Module:

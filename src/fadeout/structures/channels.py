@@ -23,7 +23,14 @@ from fadeout.structures.channel_candidates import Layer, computed_layers, find_l
 from fadeout.structures.channel_cost import Cost, find_cost
 from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares, untied
 from fadeout.structures.channel_time import find_time, measure_time, time_removal
-from fadeout.structures.rounding import Multiple, Rounding, find_families, first_true, multiple_for
+from fadeout.structures.rounding import (
+    Multiple,
+    Rounding,
+    find_families,
+    find_meeting,
+    first_true,
+    multiple_for,
+)
 from fadeout.structures.scores import Scores, not_finite, widened
 from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import (
@@ -74,14 +81,16 @@ class Channels(Structure):
             follows is left alone; ``"all"`` adds it.
         min_channels: so many channels stay in each layer, so that none collapses.
         couple: both sides of an addition keep the same channels; for ``compact(..., couple=True)``.
-        multiple_of: the channels that a layer keeps are a multiple of this number, or all, or fewer than
-            one multiple: processors lose much of their speed on other widths. ``"auto"``, the default for
-            ``of="time"``, is 8 or 16, as measured once on this machine; else 1, which rounds nothing, is the
-            default. The target stays exact, to a percentage point: never less than asked goes, and where
-            rounding would take more than a point too much, a layer is left unrounded; the ``repr`` of a
-            pruner says which. (Where a single channel is more than a point, or in time a layer's step from
-            one multiple to the next, so is what may go too much. Layers around a grouped convolution, other
-            than a depthwise one, lose whole sets of channels, and are not rounded.)
+        multiple_of: the channels that a layer keeps are a multiple of this number, or all, or a half or a
+            quarter of it: processors lose much of their speed on other widths. Layers that meet at an
+            addition keep equally many, where they are no more than one multiple apart, so that nothing need
+            be moved there. ``"auto"``, the default for ``of="time"``, is 8 or 16, as measured once on this
+            machine; else 1, which rounds nothing, is the default. The target stays exact, to a percentage
+            point: never less than asked goes, and where rounding would take more than a point too much, a
+            layer is left unrounded; the ``repr`` of a pruner says which. (Where a single channel is more than
+            a point, or in time a layer's step from one multiple to the next, so is what may go too much.
+            Layers around a grouped convolution, other than a depthwise one, lose whole sets of channels, and
+            are not rounded.)
         leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
 
     Reference: Section 3.3 of the paper; Liu et al., "Learning Efficient Convolutional Networks through
@@ -215,11 +224,7 @@ class BoundChannels(Bound):
             self.cost = find_cost(network, widths, of=structure.of, couple=structure.couple)
         self.rounding: Rounding | None = None
         if measured.get("multiple_of", 1) != 1:
-            multiple = int(measured["multiple_of"])
-            self.rounding = Rounding(
-                *(multiple, families, list(widths), self.cost, structure.min_channels),
-                below=multiple // 2 if timed else None,
-            )
+            self.rounding = self._rounded(int(measured["multiple_of"]), families, self.cost)
 
     def _measure(
         self, network: Network, widths: Mapping[str, int], families: Sequence[Sequence[int]]
@@ -230,10 +235,15 @@ class BoundChannels(Bound):
             found["multiple_of"] = multiple_for(structure.multiple_of, structure.engine)
         if structure.of == "time":
             liked = multiple_for("auto", structure.engine)
+            rounding = partial(self._rounded, found.get("multiple_of", 1), families)
             found["times"] = measure_time(
-                network, widths, families, engine=structure.engine, multiple=liked, couple=structure.couple
+                network, widths, rounding, engine=structure.engine, multiple=liked, couple=structure.couple
             )
         return found
+
+    def _rounded(self, multiple: int, families: Sequence[Sequence[int]], cost: Cost) -> Rounding:
+        meeting = find_meeting(cost.network, cost.widths, families)
+        return Rounding(multiple, families, list(cost.widths), cost, self.structure.min_channels, meeting)
 
     def __getstate__(self) -> dict[str, Any]:
         # the graph has functions that no file takes
@@ -272,19 +282,21 @@ class BoundChannels(Bound):
         own = self.structure.sparsity
         if own is not None and sparsity != own:
             raise ValueError(f"faster={1 / (1 - own):g} is sparsity={own:g}, got {sparsity:g}: say it once")
-        most = 1 - self.cost.at_most_left(self.structure.min_channels) / self.cost.total
+        least, given = self.structure.min_channels, f"min_channels={self.structure.min_channels}"
+        if self.rounding is not None:
+            least, given = self.rounding.least(), f"{given} and multiple_of={self.rounding.multiple}"
+        most = 1 - self.cost.at_most_left(least) / self.cost.total
         if sparsity > most and self.structure.of == "time":
             raise ValueError(
                 f"no choice of channels is {1 / (1 - sparsity):.3g} times as fast in {self.structure.engine} "
-                f"on this machine: with min_channels={self.structure.min_channels} at least "
+                f"on this machine: with {given} at least "
                 f"{1e3 * self.cost.total * (1 - most):.3g} of {1e3 * self.cost.total:.3g} ms are left, "
                 f"{math.floor(100 / (1 - most)) / 100:g} times as fast"
             )
         if sparsity > most:
             raise ValueError(
                 f"sparsity={sparsity:g} of the {self.structure.of} cannot be reached by removing channels: "
-                f"with min_channels={self.structure.min_channels} at most "
-                f"{math.floor(most * 1e4) / 1e4:g} can go"
+                f"with {given} at most {math.floor(most * 1e4) / 1e4:g} can go"
             )
 
     def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:

@@ -33,7 +33,10 @@ class Rounding:
     highest score of each channel, and loses it in all its layers. A family that keeps ``k`` of its channels
     by rank keeps
 
-        ``k``  below one multiple,  ``multiple * ceil(k / multiple)``  above it, or all of them.
+        ``multiple * ceil(k / multiple)``,  a half or a quarter of one multiple,  or all of them:
+
+    other widths below one multiple take as long, a single channel often longer, and onnxruntime leaves its
+    own layout of memory for them. (A family of no more than half a multiple may have any width.)
 
     The least number of channels is taken that reaches the target with these widths; if that is more than a
     percentage point too many, the family that was last to lose some gets as many back as the target allows,
@@ -45,8 +48,8 @@ class Rounding:
         names: of the layers.
         cost: of the network.
         min_channels: so many stay in each layer.
-        below: numbers up to this are not rounded; by default all below one multiple. (For a target in time,
-            up to half of one: what more there is takes as long as a whole one.)
+        meeting: families whose channels meet at additions, by their numbers: where the widths of all of them
+            are no more than a multiple apart, they get the same, and nothing need be moved there.
     """
 
     def __init__(
@@ -56,9 +59,10 @@ class Rounding:
         names: Sequence[str],
         cost: Any,
         min_channels: int,
-        below: int | None = None,
+        meeting: Sequence[Sequence[int]] = (),
     ):
-        self._below = multiple - 1 if below is None else below
+        self._below = multiple // 4, multiple // 2
+        self._meeting = meeting
         self.multiple, self._families, self._names = multiple, families, names
         self._cost, self._min_channels = cost, min_channels
         self._last = 0  # how many channels the last choice took: the next takes nearly as many
@@ -87,8 +91,9 @@ class Rounding:
         order = owner[order[free[order]]]
 
         def kept(count: int) -> list[int]:
-            gone = np.bincount(order[: max(count, sum(held))], minlength=len(widths)).tolist()
-            return [min(self._rounded(w - g, w), w - h) for g, w, h in zip(gone, widths, held, strict=True)]
+            gone = np.bincount(order[: max(count, sum(held))], minlength=len(widths))
+            numbers = self._level([w - g for g, w in zip(gone.tolist(), widths, strict=True)], widths)
+            return [min(number, w - h) for number, w, h in zip(numbers, widths, held, strict=True)]
 
         def alive(numbers: Sequence[int]) -> dict[str, np.ndarray]:
             masks: dict[str, np.ndarray] = {}
@@ -133,10 +138,39 @@ class Rounding:
         """A number of channels, rounded up.
 
         >>> rounding = Rounding(8, [], [], None, 1)
-        >>> [rounding._rounded(number, 20) for number in (3, 8, 9, 16, 17, 20)]
-        [3, 8, 16, 16, 20, 20]
+        >>> [rounding._rounded(number, 20) for number in (0, 1, 3, 5, 8, 9, 17, 20)]
+        [0, 2, 4, 8, 8, 16, 20, 20]
+        >>> [rounding._rounded(number, 3) for number in (1, 2, 3)]
+        [1, 2, 3]
         """
-        return number if number <= self._below else min(-(-number // self.multiple) * self.multiple, width)
+        if number == 0 or width <= self.multiple // 2:
+            return number
+        whole = -(-number // self.multiple) * self.multiple
+        return min(next((one for one in self._below if one >= number), whole), width)
+
+    def _level(self, numbers: Sequence[int], widths: Sequence[int]) -> list[int]:
+        """The numbers of channels of all families, rounded up, and equal where families meet.
+
+        >>> rounding = Rounding(8, [], [], None, 1, meeting=[[0, 1], [2, 3]])
+        >>> rounding._level([8, 9, 15, 17], [32] * 4), rounding._level([7, 17, 3, 5], [32] * 4)
+        ([16, 16, 16, 16], [8, 24, 4, 4])
+        """
+        rounded = [self._rounded(number, width) for number, width in zip(numbers, widths, strict=True)]
+        for families in self._meeting:
+            own = [rounded[one] for one in families]
+            if max(own) - min(own) <= self.multiple:
+                mean = -(-sum(numbers[one] for one in families) // len(families))
+                for one in families:
+                    rounded[one] = self._rounded(mean, widths[one])
+        return rounded
+
+    def least(self) -> dict[str, int]:
+        """The fewest channels that each layer keeps."""
+        return {
+            self._names[layer]: self._rounded(self._min_channels, self._cost.widths[self._names[layer]])
+            for family in self._families
+            for layer in family
+        }
 
     def _fill_up(
         self, chosen: list[int], scores: list[np.ndarray], held: list[int], removed: Any, wanted: float
@@ -180,6 +214,18 @@ def find_families(network: Network, widths: Mapping[str, int], couple: bool) -> 
             one = sorted({number for layer in layers for number in family[layer]})
             family |= dict.fromkeys(one, one)
     return list({id(one): one for one in family.values()}.values())
+
+
+def find_meeting(
+    network: Network, widths: Mapping[str, int], families: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """The families whose channels meet at additions, by their numbers: coupled they would be one."""
+    coupled = enumerate(find_families(network, widths, couple=True))
+    one = {layer: number for number, family in coupled for layer in family}
+    found: dict[int, list[int]] = {}
+    for number, family in enumerate(families):
+        found.setdefault(one[family[0]], []).append(number)
+    return [each for each in found.values() if len(each) > 1]
 
 
 def first_true(reached: Any, count: int, guess: int) -> int:
