@@ -8,13 +8,13 @@ import os
 import pkgutil
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import support.torchvision_stubs  # noqa: F401  before lightning imports torchvision
 import torch
+from support.torchrun import torchrun
 
 import fadeout
 
@@ -94,10 +94,9 @@ def test_program(program, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("program", SPREAD, ids=lambda p: p.page)
 def test_distributed(program, tmp_path):
     (tmp_path / "train.py").write_text(program.code)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*torchrun, "train.py"],
+        torchrun("train.py"),
         cwd=tmp_path,
         env=os.environ | paths,
         capture_output=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import support.torchvision_stubs  # noqa: F401  before torchvision is looked for
+from support.torchrun import torchrun
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {
@@ -43,11 +44,11 @@ def test_example(tmp_path, name):
     if name == "graph.py" and not os.environ.get("FADEOUT_DATA"):
         pytest.skip("set FADEOUT_DATA to the folder of the data sets")
     options = {
-        "ddp.py": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
         "timm_training.py": ["-c", STUBBED],
         "torchvision_training.py": ["-c", STUBBED],
     }
-    command = [sys.executable, *options.get(name, []), str(ROOT / "examples" / name)]
+    example = str(ROOT / "examples" / name)
+    command = torchrun(example) if name == "ddp.py" else [sys.executable, *options.get(name, []), example]
     paths = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     environment = os.environ | paths
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)

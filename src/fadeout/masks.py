@@ -16,7 +16,7 @@ from fadeout._tables import html_table, percent
 from fadeout.torch_bridge.computed import torch_masks
 from fadeout.torch_bridge.optimizers import as_list, set_to_zero
 from fadeout.torch_bridge.parameters import check_held, named
-from fadeout.torch_bridge.sharding import block_of, is_first, local, whole
+from fadeout.torch_bridge.sharding import block_of, local, whole, write_for_all
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 
@@ -104,12 +104,12 @@ class Masks(Mapping[str, Tensor]):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, in one move: a crash leaves the old file or the new one.
 
-        The masks of a sharded model are gathered, so every process must call it; the first one writes.
+        The masks of a sharded model are gathered, so every process must call it; the first one writes, and
+        the others wait until the file is there.
         """
         masks = {name: whole(mask).cpu().contiguous() for name, mask in self.items()}
-        if is_first(self.values()):
-            metadata = {"format": _FORMAT, "checksum": str(_checksum(masks))}
-            write_tensors(path, masks, metadata)
+        metadata = {"format": _FORMAT, "checksum": str(_checksum(masks))}
+        write_for_all(self.values(), lambda: write_tensors(path, masks, metadata))
 
     @classmethod
     @checked

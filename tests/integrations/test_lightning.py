@@ -5,12 +5,12 @@ import doctest
 import importlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support.torchrun import torchrun
 from torch import nn
 from torch.multiprocessing import ProcessRaisedException
 
@@ -372,8 +372,7 @@ def test_two_processes(pl, fit, tmp_path):
 def test_shards(tmp_path, parts):
     """FSDP2, from a checkpoint that the first process writes for all."""
     tests = Path(__file__).parents[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    program = [*torchrun, str(tests / "support" / "sharded_lightning.py"), str(tmp_path)]
+    program = torchrun(tests / "support" / "sharded_lightning.py", str(tmp_path))
     paths = os.pathsep.join([str(tests.parent / "src"), str(tests)])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     for how in ("whole", "killed", "resumed"):

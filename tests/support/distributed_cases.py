@@ -1,6 +1,7 @@
 """What the processes of tests/test_distributed.py do."""
 
 import contextlib
+import os
 import warnings
 from typing import Any
 
@@ -359,7 +360,16 @@ def consolidate(how: str, folder: str) -> None:
     if how == "fsdp" or dist.get_rank() == 0:
         fadeout.save(model, f"{folder}/model.safetensors")
         masks.save(f"{folder}/masks.safetensors")
+        assert os.path.exists(f"{folder}/masks.safetensors")  # on every process, and without a barrier
     dist.barrier()
+
+
+def saved_nowhere(folder: str) -> list[str]:
+    """What saving a sharded network, and its masks, in a folder that is not there says."""
+    model = wrap(build(), "fsdp")
+    masks = fadeout.Masks({name: parameter != 0 for name, parameter in model.named_parameters()})
+    saves = [lambda: fadeout.save(model, f"{folder}/model"), lambda: masks.save(f"{folder}/masks")]
+    return [message(save, OSError) for save in saves]
 
 
 def masked(how: str, folder: str) -> dict[str, Tensor]:
@@ -428,10 +438,10 @@ def mixed_precision(low_weights: bool) -> dict[str, Any]:
 # Errors ---------------------------------------------------------------------------------------------------
 
 
-def message(call: Any) -> str:
+def message(call: Any, kind: type[Exception] = ValueError) -> str:
     try:
         call()
-    except ValueError as error:
+    except kind as error:
         return str(error)
     return "no error"
 

@@ -71,7 +71,7 @@ def main(place: str, how: str, parts: str) -> None:
     end = {name: p.full_tensor() for name, p in module.named_parameters()}  # pyright: ignore
     assert callback.masks is not None
     torch.save(end, folder / f"{how}.{trainer.global_rank}.pt")
-    torch.distributed.barrier()  # one that ends while gloo's threads still serve the other may be aborted
+    torch.distributed.barrier()  # neither leaves while the other still needs it
     torch.distributed.destroy_process_group()
 
 

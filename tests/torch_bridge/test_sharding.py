@@ -154,6 +154,11 @@ def test_an_ordinary_file_comes_out(processes, tmp_path, how):
             assert not got[name][~mask].any()
 
 
+def test_a_file_that_cannot_be_written_is_an_error_on_every_process(processes, tmp_path):
+    for errors in processes(2).run(cases.saved_nowhere, str(tmp_path / "missing")):
+        assert ["there is no folder" in error for error in errors] == [True, True]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_shot(processes, kind):
     expected = cases.one_shot("plain", kind)

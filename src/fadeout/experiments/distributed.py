@@ -6,6 +6,7 @@ whatever the number of processes. What a process says alone (files, the display,
 
 import inspect
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -225,6 +226,9 @@ def join(how: str | None = None, device: str = "cpu", *, timeout: float = 1800.0
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+            # A process in which gloo's threads still hold the last tensors when Python ends is aborted, though
+            # all is done (https://github.com/pytorch/pytorch/issues/190489): they get the time to let go
+            time.sleep(0.5)
 
 
 def _meet(kind: str, timeout: timedelta) -> None:

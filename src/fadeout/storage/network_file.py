@@ -31,7 +31,7 @@ from fadeout.compaction.compact import apply_plan
 from fadeout.compaction.plan import Plan, plans_of
 from fadeout.storage.packed_tensor import Packed, count_nonzero, pack, unpack
 from fadeout.torch_bridge.parameters import clean, unwrap
-from fadeout.torch_bridge.sharding import is_first, whole
+from fadeout.torch_bridge.sharding import is_first, whole, write_for_all
 
 VERSION = 1
 T = TypeVar("T")
@@ -46,7 +46,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     Args:
         model: the network; it may be wrapped (DDP, ``torch.compile``, ``AveragedModel``). The parameters of a
-            sharded one (FSDP2) are gathered one by one: every process calls, and the first one writes.
+            sharded one (FSDP2) are gathered one by one: every process calls, the first one writes, and
+            the others wait until the file is there.
         path: of the file, by custom ``*.safetensors``.
 
     >>> import tempfile
@@ -66,6 +67,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             "call fadeout.compact() on the whole network"
         )
     packed, stored, tied, first = {}, {}, {}, {}
+    wrong: list[ValueError] = []  # raised when all is gathered, so that no process waits for another
     state = _state(model)
     writes = is_first(state.values())
     for name, tensor in state.items():
@@ -78,7 +80,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         try:
             packed[name], stored[name] = pack(full)
         except ValueError as error:
-            raise ValueError(f"{name!r}: {error}") from error
+            wrong.append(ValueError(f"{name!r}: {error}"))
     fields = {
         "version": VERSION,
         "plans": [plan.as_data() for plan in plans_of(model)],
@@ -87,8 +89,13 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "buffers": [name for name, tensor in state.items() if not isinstance(tensor, nn.Parameter)],
     }
     header = {"fadeout": _json({**fields, "checksum": _checksum(fields)})}
-    if writes:
+
+    def write() -> None:
+        if wrong:
+            raise wrong[0]
         write_tensors(path, stored, header)
+
+    write_for_all(state.values(), write)
 
 
 @checked

@@ -78,10 +78,29 @@ def only_on(
     return found[0]
 
 
-def is_first(tensors: Iterable[object]) -> bool:
-    """Whether this process writes what all have together; where nothing is distributed, each for itself."""
-    meshes: list[Any] = [tensor.device_mesh for tensor in tensors if is_distributed(tensor)]  # pyright: ignore
-    return not meshes or dist.get_rank() == min(int(mesh.mesh.min()) for mesh in meshes)
+def first_of(tensors: Iterable[Any]) -> int | None:
+    """The process that writes what several have together; None where nothing is distributed."""
+    return min((int(t.device_mesh.mesh.min()) for t in tensors if is_distributed(t)), default=None)
+
+
+def is_first(tensors: Iterable[Any]) -> bool:
+    """Whether this process writes them."""
+    first = first_of(tensors)
+    return first is None or dist.get_rank() == first
+
+
+def write_for_all(tensors: Iterable[Any], write: Callable[[], None]) -> None:
+    """Let the first of the processes that have such tensors write, while the others wait for it.
+
+    So the file is there for all of them, or the error. Where nothing is distributed, each writes for itself.
+    """
+    tensors = list(tensors)
+    first = first_of(tensors)
+    if first is None:
+        write()
+        return
+    device = local(next(filter(is_distributed, tensors))).device
+    only_on(first, write, (Exception,), mesh_group(tensors), device)
 
 
 def distributed_as(block: Tensor, tensor: Any) -> Tensor:
