@@ -1,8 +1,8 @@
 """Programs under torchrun, which end when they are done.
 
-While Python ends, gloo's threads may let go of the last tensors, and abort a process that did all it had to
-(https://github.com/pytorch/pytorch/issues/190489; a program of PyTorch alone too, one of 25 on a busy machine). So
-a program runs to its last line here, and its process ends without that part.
+While Python ends, gloo's threads may let go of the last tensors, and abort a process that is done, be it one
+of PyTorch alone (https://github.com/pytorch/pytorch/issues/190489). So a program runs to its last line here,
+and its process ends without that part.
 """
 
 import os
