@@ -204,7 +204,7 @@ def describe_machine(engine: Engine, device: torch.device) -> dict[str, Any]:
     else:
         version = torch.__version__
     return {
-        "measured": 2,  # how: from 2 on a layer alone is charged its kernels, not the call
+        "measured": 3,  # how: from 2 on a layer is charged its kernels, from 3 on freed memory is kept
         "engine": engine,
         "version": version,
         "torch": torch.__version__,
