@@ -4,6 +4,7 @@ One channel more than a processor's vectors hold can cost as much as fifteen. So
 multiples, and more of the lowest channels go in exchange.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -65,7 +66,6 @@ class Rounding:
         self._meeting = meeting
         self.multiple, self._families, self._names = multiple, families, names
         self._cost, self._min_channels = cost, min_channels
-        self._last = 0  # how many channels the last choice took: the next takes nearly as many
         self.unrounded: tuple[str, ...] = ()
         """The layers that the last choice left unrounded, for the sake of the target."""
 
@@ -106,12 +106,14 @@ class Rounding:
         def removed(numbers: Sequence[int]) -> float:
             return self._cost.total - self._cost.left(alive(numbers))
 
-        self._last = first_true(lambda count: removed(kept(count)) >= wanted, len(order), self._last)
-        chosen = kept(self._last)
+        # Where families meet, one channel less can make another wider, so that several numbers of channels
+        # may just reach the target: a search that begins where the last one ended would find one or another
+        reached = bisect_left(range(len(order)), True, key=lambda count: removed(kept(count)) >= wanted)
+        chosen = kept(reached)
         self.unrounded = ()
         limit = wanted + _TOLERANCE * self._cost.total
-        if self._last and removed(chosen) > limit:
-            chosen = self._give_back(chosen, kept(self._last - 1), removed, wanted)
+        if reached and removed(chosen) > limit:
+            chosen = self._give_back(chosen, kept(reached - 1), removed, wanted)
             if removed(chosen) > limit:
                 sorted_scores = [each[order] for each, order in zip(scores, orders, strict=True)]
                 chosen = self._fill_up(chosen, sorted_scores, held, removed, wanted)
