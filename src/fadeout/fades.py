@@ -210,7 +210,7 @@ class Latent(Fade):
         wide = latent if latent.dtype.itemsize >= 4 else latent.float()
         number = torch.as_tensor(threshold, dtype=wide.dtype, device=wide.device)
         ratio = number / wide  # in ratios no fourth power leaves the range of floats
-        left = ratio.square_().square_().neg_().add_(1).clamp_min_(0)
+        left = (1 - ratio.square_().square_()).clamp_min_(0)
         return root_(left).mul_(wide).to(latent.dtype)
 
 

@@ -81,8 +81,10 @@ class CompiledPasses(Passes):
         _compiled(_shrink)(row, _numbers(row.dtype, row.device, threshold, factor, tiny))
 
     def pull(self, sizes: Tensor, row: Tensor, before: Tensor, limit: float, back: float) -> None:
-        if back == 0.5 and self._is_worth(sizes, row, before):  # by other numbers products are rounded
-            _compiled(_pull)(sizes, row, before, _numbers(row.dtype, row.device, limit, back))
+        # products by other numbers are rounded, and a GPU's compiler adds to them before they are
+        is_same = back == 0.5 or reads_are_free(row)
+        if is_same and self._is_worth(sizes, row, before):
+            _compiled(_pull)(sizes, row, before, _numbers(row.dtype, row.device, limit, 1 - back))
         else:
             super().pull(sizes, row, before, limit, back)
 
@@ -141,8 +143,8 @@ def _shrink(row: Tensor, numbers: Tensor) -> None:
 
 
 def _pull(sizes: Tensor, row: Tensor, before: Tensor, numbers: Tensor) -> None:
-    limit, back = numbers.unbind()
-    row.copy_(torch.where(sizes.abs() < limit, before - (before - row) * back, row))
+    limit, pace = numbers.unbind()
+    row.copy_(torch.where(sizes.abs() < limit, before + (row - before) * pace, row))
 
 
 def _write(function: Callable[..., Tensor], row: Tensor, out: Tensor, numbers: Tensor) -> None:

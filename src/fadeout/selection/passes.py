@@ -181,7 +181,10 @@ def pull_(now: Tensor, before: Tensor, mask: Tensor, back: float) -> None:
     >>> now
     tensor([2., 1.])
     """
-    now.copy_(torch.where(mask, now.lerp(before.to(now.dtype), back), now))
+    before = before.to(now.dtype)
+    # each operation is rounded once, as those of a compiler are; the last leaves what is marked at rest
+    moved = (now - before).mul_(1 - back).add_(before)
+    torch.where(mask, moved, now, out=now)
 
 
 def reads_are_free(row: Tensor) -> bool:
