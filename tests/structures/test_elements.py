@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
-from fadeout import Decay, Elements, SelectiveWeightDecay
+from fadeout import Decay, Elements, Latent, Progressive, SelectiveWeightDecay, criteria
 from fadeout.methods import one_shot
 from fadeout.selection import compiled
 from fadeout.selection.compiled import CompiledPasses
@@ -207,3 +207,19 @@ def test_parameters_on_different_devices(bare):
     model = bare(a=[[3.0, 1.0]], b=torch.tensor([[2.0, 0.5]], device="cuda"))
     _, pruner = build(model, 0.5)
     assert pruner.masks().left == 2
+
+
+class BN(nn.BatchNorm1d):
+    """A norm by another name."""
+
+
+class rms_norm(nn.Module):
+    """As some libraries call theirs."""
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(4), BN(4), rms_norm()], ids=lambda norm: type(norm).__name__)
+def test_lamp_is_the_criterion_where_there_are_norms(norm):
+    layer = nn.Linear(4, 4)
+    for model, criterion in ((nn.Sequential(layer, norm), criteria.lamp), (layer, criteria.magnitude)):
+        assert Elements().criterion_for(model, Latent()) is criterion
+        assert Elements().criterion_for(model, Progressive()) is criteria.magnitude

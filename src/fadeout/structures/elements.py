@@ -56,7 +56,8 @@ class Elements(Structure):
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """LAMP for latents of networks with norms, in which the size of a layer's weights means nothing."""
-        normed = any("Norm" in type(module).__name__ for module in model.modules())
+        kinds = {kind.__name__.lower() for module in model.modules() for kind in type(module).__mro__}
+        normed = any("norm" in kind for kind in kinds)
         return criteria.lamp if fade.latent and normed else criteria.magnitude
 
     def ranked_together(self, names: Iterable[str]) -> list[list[str]]:
