@@ -164,6 +164,15 @@ class SelectiveWeightDecay(Pruner):
                     loss = value if loss is None else loss + value.to(loss.device)
         return self._sum_over_processes(loss) if wants_loss else None
 
+    def pause(self) -> None:
+        if self._latents is not None:
+            self._latents.damp(self.progress)
+            self._latents.rest()
+
+    def resume(self) -> None:
+        if self._latents is not None:
+            self._latents.enter()
+
     def end(self) -> None:
         if self._fade.on_gradient:
             self.check_finite()
@@ -306,10 +315,7 @@ class SelectiveWeightDecay(Pruner):
 
 # As methods of an experiment --------------------------------------------------------------------------------
 
-Low = Annotated[
-    float | None,
-    "the strength at the start; by default the paper's for this network, data and structure",
-]
+Low = Annotated[float | None, "the strength at the start; by default the paper's for such a network and data"]
 High = Annotated[float | None, "the strength at the end; by default the paper's"]
 Mu = Annotated[float | None, "the decay that the strength multiplies; by default the weight decay"]
 

@@ -71,7 +71,12 @@ class Latents:
     def leave(self, targets: Mapping[str, Target]) -> None:
         """Take the latents out of the parameters after a step, and leave their sparse form there."""
         self.choose(targets)
-        for name in targets:
+        self.rest()
+
+    @torch.no_grad()
+    def rest(self) -> None:
+        """The same with what was targeted before, until :meth:`enter`."""
+        for name, target in self._targets.items():
             weight = self._weight(name)
             latent = _copied(self.values, name, weight)
             self._write(name, weight, latent)
@@ -79,7 +84,7 @@ class Latents:
             for base in self._base(name):
                 _copied(self.bases, name, base)
                 base.mul_(torch.where(latent == 0, 1, weight / latent))
-                base.masked_fill_(targets[name].mask(latent), 0)
+                base.masked_fill_(target.mask(latent), 0)
 
     def settle(self) -> None:
         """Fix what is targeted now: from here on the optimizer steps the sparse weights themselves."""

@@ -26,6 +26,12 @@ class Rounds:
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         """Before each optimizer uses its gradients: add to them, and return what joins a closure's loss."""
 
+    def pause(self) -> None:
+        """After each optimizer but the last: if the next is skipped, the round is left as it is now."""
+
+    def resume(self) -> None:
+        """Before each optimizer but the first: the round goes on."""
+
     def end(self) -> None:
         """Once, after the last optimizer has stepped."""
 
@@ -75,8 +81,10 @@ class StepHooks:
             return None
         if id(optimizer) in self._joined or (id(optimizer) == self._first and self._joined):
             self._reset()
-        if not self._joined:
-            with torch.no_grad():
+        with torch.no_grad():
+            if self._joined:
+                self._rounds.resume()
+            else:
                 self._rounds.open()
         self._joined.append(id(optimizer))
         # args[0] is the optimizer itself
@@ -109,12 +117,15 @@ class StepHooks:
         if _is_skipped(optimizer) or _is_inner(optimizer):
             return
         self._stepped.add(id(optimizer))
-        if len(self._stepped) == len(self._optimizers):
+        is_last = len(self._stepped) == len(self._optimizers)
+        with torch.no_grad():
+            if not is_last:
+                self._rounds.pause()
+                return
             self._first = self._joined[0] if self._joined else None
             self._reset()
-            with torch.no_grad():
-                self._rounds.end()
-                self._rounds.close()
+            self._rounds.end()
+            self._rounds.close()
 
 
 def gradient_scale(optimizer: Optimizer) -> float:
