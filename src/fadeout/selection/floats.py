@@ -87,6 +87,17 @@ def at_most(first: Tensor, second: Tensor | int) -> Tensor:
     return torch.from_numpy(first.numpy() <= (second if isinstance(second, int) else second.numpy()))
 
 
+def only_at(mask: Tensor, tensor: Tensor) -> Tensor:
+    """What is marked, and zero elsewhere: by NumPy, where it can; PyTorch takes twice as long on a CPU.
+
+    >>> only_at(torch.tensor([True, False]), torch.tensor([2.0, 3.0]))
+    tensor([2., 0.])
+    """
+    if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64):
+        return tensor * mask
+    return torch.as_tensor(tensor.numpy() * mask.numpy())
+
+
 def exact(function: Function) -> Function:
     """Mark a function of tensors, each operation of which has one correct result, to which it is rounded.
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout.criteria import Criterion
 from fadeout.fades import Fade, Progressive
-from fadeout.selection.floats import before
+from fadeout.selection.floats import before, only_at
 from fadeout.selection.passes import pull_
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.computed import check_stored
@@ -83,8 +83,10 @@ class Marked:
             weight.index_copy_(0, rows, torch.hardshrink(weight[rows].mul_(factor), flush))
             return
         for mask, piece in self.parts(weight):
-            targeted = piece * mask  # and zero elsewhere: passes that no branch slows down
-            piece.sub_(targeted).add_(torch.hardshrink(targeted.mul_(factor), flush))
+            targeted = only_at(mask, piece)  # so that no branch slows the passes down
+            piece.sub_(targeted)
+            if factor:
+                piece.add_(torch.hardshrink(targeted.mul_(factor), flush))
 
     def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
         for mask, there, was in self.parts(now, before):
