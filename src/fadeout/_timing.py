@@ -72,7 +72,7 @@ def _keep_memory() -> None:
     Before a large tensor was freed, glibc may return the memory of each activation to the system and fetch it
     again page by page: the same network then takes up to 40 % longer in one process than in another.
     """
-    torch.empty(31 << 20, dtype=torch.uint8)  # of 32 MB and more it learns nothing
+    torch.empty(31 << 20, dtype=torch.uint8, device="cpu")  # of 32 MB and more it learns nothing
 
 
 def _time(

@@ -185,6 +185,20 @@ def test_layers_with_hooks_stay(times):
     assert len(seen) == 2
 
 
+def test_attentions_with_hooks_stay(times):
+    seen = []
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(torch.rand_like(parameter) < 0.1)
+    model.self_attn.register_forward_hook(lambda *_: seen.append(1))
+    x = torch.randn(2, 5, 16)
+    fast = fadeout.sparse(model, x)
+    assert type(fast.module.self_attn) is nn.MultiheadAttention
+    seen.clear()
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(seen) == 2
+
+
 @dataclass
 class Named:
     logits: torch.Tensor

@@ -47,6 +47,27 @@ def test_whole_numbers_are_compared_exactly():
     assert not agree(Times(1), PlusOne(), example)
 
 
+class Above(nn.Module):
+    """The input, and where it is above a limit."""
+
+    def __init__(self, limit: float):
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x):
+        return x, x > self.limit
+
+
+def test_flags_are_compared():
+    example = Example.of(torch.linspace(-1, 1, 9))
+    assert agree(Above(0), Above(0), example)
+    assert not agree(Above(0), Above(0.5), example)
+
+
+def test_another_type_is_not_the_same():
+    assert not agree(nn.Identity(), Times(1.0), Example.of(torch.arange(3)))
+
+
 def test_a_network_that_misses_what_it_reads_is_not_the_same():
     class Reads(nn.Module):
         def forward(self, x):

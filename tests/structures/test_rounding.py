@@ -283,4 +283,5 @@ def test_what_is_chosen_does_not_depend_on_what_was_chosen_before():
         used.choose(scores, other)
         again, first = used.choose(scores, wanted), new.choose(scores, wanted)
         assert all(np.array_equal(again[name], first[name]) for name in cost.names)
-        assert cost.total - cost.left(first) >= wanted
+        gone = (cost.total - cost.left(first) - wanted) / cost.total
+        assert 0 <= gone <= 0.01 + 2 / 4 / 64  # a percentage point, and a channel more than that

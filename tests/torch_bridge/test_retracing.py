@@ -12,7 +12,8 @@ from fadeout.torch_bridge.retracing import Retracer
 def test_a_tensor_of_a_size_that_is_traced():
     class Triangle(nn.Module):
         def forward(self, x):
-            return torch.ones(x.size(0), x.size(0)).tril() + torch.arange(x.size(0))
+            ones = torch.ones(x.size(0), x.size(0)).tril() / torch.tensor(x.size(0))
+            return ones + torch.arange(x.size(0))
 
     before = torch.ones
     graph = Retracer().trace(Triangle())

@@ -140,7 +140,8 @@ def _with_split_attentions(model: nn.Module, chosen: Callable[[str, Any], bool])
     """A copy in which these attentions have projections that are layers of their own."""
     twin = copy.deepcopy(model)
     attentions = [(n, one) for n, one in twin.named_modules() if type(one) is nn.MultiheadAttention]
-    return replaced(twin, {one: SplitHeads(one) for name, one in attentions if chosen(name, one)})
+    free = [(name, one) for name, one in attentions if not _has_hooks(one) and not _has_hooks(one.out_proj)]
+    return replaced(twin, {one: SplitHeads(one) for name, one in free if chosen(name, one)})
 
 
 def _mostly_zero(name: str, attention: Any) -> bool:

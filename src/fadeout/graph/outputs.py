@@ -99,9 +99,10 @@ def _rows(model: nn.Module, example: Example) -> list[float]:
 
 def _near(mine: Tensor, theirs: Tensor) -> bool:
     """Whether two tensors are the same up to rounding."""
-    if mine.shape != theirs.shape:
+    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
         return False
-    rounded = mine.is_floating_point() or mine.is_complex()
-    near = min((100 * torch.finfo(mine.dtype).eps) ** 0.5, _NEAR) if rounded else 0.0
+    if not mine.is_floating_point() and not mine.is_complex():
+        return torch.equal(mine, theirs)
+    near = min((100 * torch.finfo(mine.dtype).eps) ** 0.5, _NEAR)
     scale = float(mine.abs().nan_to_num(0.0, 0.0, 0.0).max()) if mine.numel() else 0.0
     return torch.allclose(mine, theirs, rtol=near, atol=near * max(scale, 1e-30), equal_nan=True)

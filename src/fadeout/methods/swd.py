@@ -164,12 +164,13 @@ class SelectiveWeightDecay(Pruner):
                     loss = value if loss is None else loss + value.to(loss.device)
         return self._sum_over_processes(loss) if wants_loss else None
 
-    def pause(self) -> None:
+    def between(self) -> None:
         if self._latents is not None:
             self._latents.damp(self.progress)
             self._latents.rest()
+            self._latents.hold()
 
-    def resume(self) -> None:
+    def onward(self) -> None:
         if self._latents is not None:
             self._latents.enter()
 

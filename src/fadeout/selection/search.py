@@ -25,7 +25,7 @@ from fadeout.selection.floats import number_at
 from fadeout.selection.passes import Passes
 from fadeout.torch_bridge.sharding import ALONE, Shards
 
-_AT_ONCE = 1 << 15  # so few numbers for each tensor are looked at together: calls cost more than what they do
+_AT_ONCE = 1 << 15  # so few numbers are looked at together: calls cost more than what they do
 
 
 def lowest(scores: Sequence[Tensor], k: int) -> list[Tensor]:
@@ -128,7 +128,7 @@ class Finder:
         total, wide = self.total(tensors), _wide(tensors)
         if not 0 <= k <= total:
             raise ValueError(f"cannot take the {k} lowest of {total} scores")
-        few = 0 < total <= _AT_ONCE * len(tensors)
+        few = 0 < total <= _AT_ONCE * (1 if len(tensors) < 4 else 2)  # each tensor takes calls of its own
         if few and not self.shards.sharded and all(map(kernels.reads_are_free, tensors)):
             return self._find_at_once(tensors, k, wide)
         if not total or (k in (0, total) and not self.magnitude):

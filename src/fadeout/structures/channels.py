@@ -130,9 +130,11 @@ class Channels(Structure):
         self.gradual = by != "scale"  # all scales begin alike, and by them the set wants to be known early
 
     def __repr__(self) -> str:
-        rounded = f", multiple_of={self.multiple_of!r}" if self.multiple_of != 1 else ""
-        where = f", engine={self.engine!r}" if self.of == "time" else ""
-        return f"Channels(by={self.by!r}, of={self.of!r}, candidates={self.candidates!r}{rounded}{where})"
+        shown = {"by": self.by, "of": self.of, "candidates": self.candidates}
+        usual = {"filters": False, "min_channels": 1, "couple": False, "multiple_of": 1}
+        shown |= {name: vars(self)[name] for name, value in usual.items() if vars(self)[name] != value}
+        shown |= {"engine": self.engine} if self.of == "time" else {}
+        return f"Channels({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def sparsity(self) -> float | None:

@@ -113,28 +113,30 @@ class Rounding:
         self.unrounded = ()
         limit = wanted + _TOLERANCE * self._cost.total
         if reached and removed(chosen) > limit:
-            chosen = self._give_back(chosen, kept(reached - 1), removed, wanted)
+            chosen = self._give_back(chosen, kept(reached - 1), removed, wanted, limit)
             if removed(chosen) > limit:
                 sorted_scores = [each[order] for each, order in zip(scores, orders, strict=True)]
                 chosen = self._fill_up(chosen, sorted_scores, held, removed, wanted)
         return alive(chosen)
 
-    def _give_back(self, chosen: list[int], before: list[int], removed: Any, wanted: float) -> list[int]:
-        """The most channels of the family that was last to lose some with which the target is reached."""
-        family = next(
-            (i for i, (now, then) in enumerate(zip(chosen, before, strict=True)) if now != then), None
-        )
-        if family is None:
-            return chosen
+    def _give_back(
+        self, chosen: list[int], before: list[int], removed: Any, wanted: float, limit: float
+    ) -> list[int]:
+        """Channels back for the families that were last to lose some, until no more than a limit goes.
 
-        def with_width(number: int) -> list[int]:
-            return [number if i == family else width for i, width in enumerate(chosen)]
-
-        more = before[family] - chosen[family]
-        fewer = first_true(lambda less: removed(with_width(before[family] - less)) >= wanted, more, 0)
-        if fewer < more:
-            self.unrounded = tuple(self._names[layer] for layer in self._families[family])
-        return with_width(before[family] - fewer)
+        It is one family, or several that meet; each gets as many as the target allows.
+        """
+        for family in (i for i, (now, then) in enumerate(zip(chosen, before, strict=True)) if now < then):
+            if removed(chosen) <= limit:
+                break
+            widths = range(before[family], chosen[family], -1)
+            options = [[*chosen[:family], width, *chosen[family + 1 :]] for width in widths]
+            fewer = bisect_left(options, True, key=lambda numbers: removed(numbers) >= wanted)
+            if fewer < len(options):
+                chosen = options[fewer]
+                layers = self._families[family] if fewer else ()
+                self.unrounded += tuple(self._names[layer] for layer in layers)
+        return chosen
 
     def _rounded(self, number: int, width: int) -> int:
         """A number of channels, rounded up.

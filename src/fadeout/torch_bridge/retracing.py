@@ -7,7 +7,17 @@ from torch import fx
 
 _MAKERS = (
     *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.zeros),
-    *(torch.rand, torch.randint, torch.randn, torch.randperm, torch.tril_indices, torch.triu_indices),
+    *(
+        torch.as_tensor,
+        torch.scalar_tensor,
+        torch.tensor,
+        torch.rand,
+        torch.randint,
+        torch.randn,
+        torch.randperm,
+        torch.tril_indices,
+        torch.triu_indices,
+    ),
 )
 
 

@@ -26,10 +26,10 @@ class Rounds:
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         """Before each optimizer uses its gradients: add to them, and return what joins a closure's loss."""
 
-    def pause(self) -> None:
+    def between(self) -> None:
         """After each optimizer but the last: if the next is skipped, the round is left as it is now."""
 
-    def resume(self) -> None:
+    def onward(self) -> None:
         """Before each optimizer but the first: the round goes on."""
 
     def end(self) -> None:
@@ -83,7 +83,7 @@ class StepHooks:
             self._reset()
         with torch.no_grad():
             if self._joined:
-                self._rounds.resume()
+                self._rounds.onward()
             else:
                 self._rounds.open()
         self._joined.append(id(optimizer))
@@ -120,7 +120,7 @@ class StepHooks:
         is_last = len(self._stepped) == len(self._optimizers)
         with torch.no_grad():
             if not is_last:
-                self._rounds.pause()
+                self._rounds.between()
                 return
             self._first = self._joined[0] if self._joined else None
             self._reset()
