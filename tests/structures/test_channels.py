@@ -417,3 +417,10 @@ def test_before_the_first_step_scales_rank():
 def test_gradients_cannot_rank_where_nothing_trains():
     with pytest.raises(ValueError, match=r"by='taylor'.*gradients.*'scale' or 'norm'"):
         one_shot(scatter(Residual()), 0.5, structure=Channels(IMAGE, by="taylor"))
+
+
+def test_the_repr_has_all_that_changes_the_choice():
+    """By it a state tells whether it was saved with the same structure."""
+    plain, other = Channels(IMAGE), Channels(IMAGE, min_channels=2, couple=True, filters=True)
+    assert repr(plain) == "Channels(by=None, of='parameters', candidates='paper')"
+    assert repr(other) == f"{repr(plain)[:-1]}, filters=True, min_channels=2, couple=True)"
