@@ -28,6 +28,7 @@ HOOKS = {
     *(
         "acts_early",
         "begin",
+        "between",
         "check_finite",
         "close",
         "end",
@@ -36,7 +37,7 @@ HOOKS = {
         "groups",
         "held",
     ),
-    *("join", "open", "optimizers", "score_channels", "select", "share", "steps_taken"),
+    *("join", "onward", "open", "optimizers", "score_channels", "select", "share", "steps_taken"),
     *("sum_by_channel", "weight", "zero_gradients", "zero_held"),
 }
 

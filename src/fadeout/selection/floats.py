@@ -95,7 +95,7 @@ def only_at(mask: Tensor, tensor: Tensor) -> Tensor:
     """
     if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64):
         return tensor * mask
-    return torch.as_tensor(tensor.numpy() * mask.numpy())
+    return torch.as_tensor(tensor.numpy() * mask.numpy(), device="cpu")
 
 
 def exact(function: Function) -> Function:
