@@ -46,6 +46,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other habits")
 def test_freed_memory_is_kept():
     """Ten times 32 MB, in new processes: after a race, pages come from the system once at most."""

@@ -226,9 +226,9 @@ def join(how: str | None = None, device: str = "cpu", *, timeout: float = 1800.0
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-            # Where gloo's threads still hold the last tensors when Python ends, a process that is done is
-            # aborted (https://github.com/pytorch/pytorch/issues/190489): they get the time to let go
-            time.sleep(0.5)
+    # Where gloo's threads still hold the last tensors when Python ends, a process that is done is aborted
+    # (https://github.com/pytorch/pytorch/issues/190489): they get the time to let go
+    time.sleep(0.5)
 
 
 def _meet(kind: str, timeout: timedelta) -> None:
