@@ -141,8 +141,9 @@ def test_a_warm_search_finds_what_a_sort_finds(monkeypatch, compile, magnitude, 
             assert torch.equal(got, wanted), step
 
 
-def test_a_threshold_that_jumps_is_found_again(monkeypatch):
-    monkeypatch.setattr(selection, "_AT_ONCE", 0)
+@pytest.mark.parametrize("joined", [0, 10**9])
+def test_a_threshold_that_jumps_is_found_again(monkeypatch, joined):
+    monkeypatch.setattr(selection, "_AT_ONCE", joined)
     finder, part = Finder(magnitude=True), torch.linspace(0.001, 1, 50_000)
     for scale in (1.0, 1.0, 1e-30, 1e30, 1.0, 0.0, 1.0, 1e-44, 1.0):
         scaled = part * scale

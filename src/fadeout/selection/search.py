@@ -104,6 +104,7 @@ class Finder:
         # far around to look; not at all where a sample says more than the past
         self._last = self._guess = self._error = 0
         self._reach = -1
+        self._near, self._apart = 0.0, 1 / 32  # of few numbers: the last threshold, and how far around to look
 
     def passes(self, wide: torch.dtype, device: torch.device | str = "cpu") -> Passes:
         """The passes that it looks with, for numbers of a dtype; compiled, if so, for the first device."""
@@ -137,25 +138,38 @@ class Finder:
         return Bracket(rows, total, k, self.passes(wide, rows[0].device), self.shards)
 
     def _find_at_once(self, tensors: Sequence[Tensor], k: int, wide: torch.dtype) -> Lowest:
-        """Few numbers are sooner looked at all together, without a guess or a sample."""
-        keys, some = self._keys(tensors, wide), 0 < k < sum(tensor.numel() for tensor in tensors)
-        if some:
-            keys.partition(k - 1)
-        above = keys[k:] if some else keys
-        peak = above.max()  # NaN, if there is one
+        """Few numbers are sooner looked at all together, without a sample."""
+        keys = self._keys(tensors, wide)
+        peak = keys.max()  # NaN, if there is one
         if peak != peak or (self.magnitude and peak == torch.inf):
             raise FloatingPointError("a number is not finite")
-        if not some:
+        if not 0 < k < len(keys):
             return self._all_or_none(tensors, k, wide)
-        value = float(keys[k - 1])
+        near, rank = self._around_last(keys, k)
+        near.partition(rank - 1)
+        value = self._near = float(near[rank - 1])
         found = Lowest(value, self.magnitude, wide)
-        if value < above.min() or (self.magnitude and value == 0):
+        if rank == len(near) or value < near[rank:].min() or (self.magnitude and value == 0):
             return found
-        keys = self._keys(tensors, wide)
         equal = np.flatnonzero(keys == value)[: k - np.count_nonzero(keys < value)]
         starts = [0, *accumulate(tensor.numel() for tensor in tensors)]
         parts = [equal[(equal >= a) & (equal < b)] - a for a, b in pairwise(starts)]
         return replace(found, ties=tuple(map(torch.from_numpy, parts)))
+
+    def _around_last(self, keys: np.ndarray, k: int) -> tuple[np.ndarray, int]:
+        """A copy of the keys near the last threshold, and the rank of the k-th lowest among them.
+
+        It is a copy of all keys where that one is farther off.
+        """
+        reach = abs(self._near) * self._apart
+        below, upto = keys < self._near - reach, keys <= self._near + reach
+        first, last = np.count_nonzero(below), np.count_nonzero(upto)
+        if not first < k <= last:
+            self._apart = min(2 * self._apart, 0.5)
+            return keys.copy(), k
+        if last - first > len(keys) // 16:
+            self._apart /= 2
+        return keys[np.flatnonzero(below != upto)], k - first
 
     def _keys(self, tensors: Sequence[Tensor], wide: torch.dtype) -> np.ndarray:
         """What all elements are ranked by, row by row."""

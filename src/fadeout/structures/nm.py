@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fadeout._arguments import Count, checked
-from fadeout.selection.floats import at_most
+from fadeout.selection.floats import as_array
 from fadeout.selection.search import Finder
 from fadeout.structures.base import BoundMagnitudes, Structure, split
 from fadeout.structures.scores import not_finite
@@ -98,18 +98,20 @@ class NM(Structure):
         later = torch.where(rest, self.m, self.m - 1 - place)  # and is never among the lowest
         kind = torch.int8 if self.m < 128 else torch.int16
         place, later = (
-            row.to(kind).repeat_interleave(width).repeat(len(pieces[0])) for row in (place, later)
+            as_array(row.to(kind).repeat_interleave(width).repeat(len(pieces[0]))) for row in (place, later)
         )
+        byte = as_array(marks[:0].view(torch.int8)).dtype
         for piece, mark in zip(pieces, split(marks), strict=True):
-            row = (piece.abs() if magnitude else piece).reshape(-1)
-            lower = later[: len(row)].clone()
+            row = as_array(piece.reshape(-1))
+            row = abs(row) if magnitude else row
+            lower = later[: len(row)] + 0  # how many of its group: later ones, unless they prove not to be
             for distance in range(1, self.m):
                 step = distance * width
-                not_higher = at_most(row[:-step], row[step:])
-                not_higher &= at_most(place[: len(row) - step], self.m - 1 - distance)
-                lower[step:] += not_higher.view(torch.int8)
-                lower[:-step] -= not_higher.view(torch.int8)
-            mark.view(-1).copy_(at_most(lower, self.m - self.n - 1))
+                not_higher = row[:-step] <= row[step:]
+                not_higher &= place[: len(row) - step] < self.m - distance
+                lower[step:] += not_higher.view(byte)
+                lower[:-step] -= not_higher.view(byte)
+            as_array(mark.view(-1))[:] = lower < self.m - self.n
         return marks
 
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundNM":
