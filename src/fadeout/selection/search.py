@@ -104,7 +104,7 @@ class Finder:
         # far around to look; not at all where a sample says more than the past
         self._last = self._guess = self._error = 0
         self._reach = -1
-        self._near, self._apart = 0.0, 1 / 32  # of few numbers: the last threshold, and how far around to look
+        self._near, self._apart = 0.0, 1 / 32  # of few numbers: the last one, and how far to look
 
     def passes(self, wide: torch.dtype, device: torch.device | str = "cpu") -> Passes:
         """The passes that it looks with, for numbers of a dtype; compiled, if so, for the first device."""

@@ -6,7 +6,7 @@ analysis itself counts.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from fadeout.graph.rules.base import Analysis, Network, Of, Term
 from fadeout.graph.rules.calls import source
 from fadeout.structures.channel_deps import Alive, Dependencies, find_dependencies
 
-__all__ = ["Cost", "Of", "find_cost"]
+__all__ = ["Cost", "Of", "find_cost", "first_true"]
 
 
 @dataclass
@@ -175,3 +175,22 @@ def _newly_biased(narrow: Analysis) -> list[fx.Node]:
             if before is not None and bool(before.constant[~before.needed].nan_to_num().any()):
                 found.append(node)
     return found
+
+
+def first_true(reached: Callable[[int], bool], count: int, guess: int) -> int:
+    """The smallest number from 0 to ``count`` for which a monotone condition holds, sought from a guess.
+
+    >>> first_true(lambda number: number >= 7, 10, guess=3)
+    7
+    """
+    low, high, step = -1, count, 1  # the condition fails at low (or low is -1) and holds at high
+    guess = min(max(guess, 0), count)
+    while low + 1 < high:
+        if reached(guess):
+            high, guess = guess, guess - step
+        else:
+            low, guess = guess, guess + step
+        step *= 2
+        if not low < guess < high:
+            guess = (low + high) // 2
+    return high

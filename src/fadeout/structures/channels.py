@@ -20,17 +20,10 @@ from fadeout.graph.trace import trace
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Marked, Structure, Target
 from fadeout.structures.channel_candidates import Layer, computed_layers, find_layers
-from fadeout.structures.channel_cost import Cost, find_cost
+from fadeout.structures.channel_cost import Cost, find_cost, first_true
 from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares, untied
 from fadeout.structures.channel_time import find_time, measure_time, time_removal
-from fadeout.structures.rounding import (
-    Multiple,
-    Rounding,
-    find_families,
-    find_meeting,
-    first_true,
-    multiple_for,
-)
+from fadeout.structures.rounding import Multiple, Rounding, find_families, find_meeting, multiple_for
 from fadeout.structures.scores import Scores, not_finite, widened
 from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import (

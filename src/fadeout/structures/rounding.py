@@ -232,21 +232,6 @@ def find_meeting(
     return [each for each in found.values() if len(each) > 1]
 
 
-def first_true(reached: Any, count: int, guess: int) -> int:
-    """The smallest number from 0 to ``count`` for which a monotone condition holds, sought from a guess."""
-    low, high, step = -1, count, 1  # the condition fails at low (or low is -1) and holds at high
-    guess = min(max(guess, 0), count)
-    while low + 1 < high:
-        if reached(guess):
-            high, guess = guess, guess - step
-        else:
-            low, guess = guess, guess + step
-        step *= 2
-        if not low < guess < high:
-            guess = (low + high) // 2
-    return high
-
-
 def multiple_for(multiple: Multiple, engine: Engine) -> int:
     """The number itself, or for ``"auto"`` 8 or 16, whichever the engine likes on this machine.
 
