@@ -154,6 +154,17 @@ def test_what_decay_refuses(arguments, words):
         Decay(**{"strength": 1.0, **arguments})
 
 
+def test_an_optimizer_without_a_learning_rate(bare):
+    """As Adafactor with relative steps."""
+    model = bare(w=[[1.0, 2.0]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    optimizer.param_groups[0]["lr"] = None
+    with pytest.raises(ValueError, match="has no learning rate"):
+        SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, fade=Decay(1.0, mode="implicit"))
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, fade=Decay(1.0))
+    assert math.isnan(pruner.factor_now)
+
+
 def test_a_schedule_that_leaves_its_range_is_reported_by_its_value(bare, push):
     model = bare(w=[[1.0, 2.0]])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

@@ -278,6 +278,11 @@ class Decay(Fade):
         return self.mode == "gradient"
 
     def check(self, group: Mapping[str, Any], label: str) -> None:
+        if self.mode == "implicit" and group.get("lr") is None:
+            raise ValueError(
+                f"{label} has no learning rate, and Decay(mode='implicit') multiplies by it: take "
+                "mode='gradient', or fadeout.Progressive(), which needs none"
+            )
         if not self._mu(group) > 0:
             raise ValueError(
                 f"{label} has weight_decay={group.get('weight_decay')!r}, and Decay multiplies it: "
@@ -287,7 +292,7 @@ class Decay(Fade):
 
     def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         strength = _finite("strength", as_schedule(self.strength)(progress)) * self._mu(group)
-        return strength if self.on_gradient else strength * float(group["lr"])
+        return strength if self.on_gradient else strength * learning_rate(group)
 
     def add(self, dose: float, more: float) -> float:
         return dose + more + (dose * more if self.penalty == "l2" else 0.0)
@@ -308,10 +313,19 @@ class Decay(Fade):
         if self.penalty != "l2":
             return math.nan
         dose = self.dose(progress, steps, group)
-        return 1 - dose * float(group["lr"]) if self.on_gradient else 1 / (1 + dose)
+        return 1 - dose * learning_rate(group) if self.on_gradient else 1 / (1 + dose)
 
     def _mu(self, group: Mapping[str, Any]) -> float:
         return float(group.get("weight_decay", 0.0)) if self.weight_decay is None else self.weight_decay
+
+
+def learning_rate(group: Mapping[str, Any]) -> float:
+    """That of a parameter group; NaN where the optimizer has its own way, as Adafactor does.
+
+    >>> learning_rate({"lr": 0.1}), learning_rate({"lr": None})
+    (0.1, nan)
+    """
+    return math.nan if group.get("lr") is None else float(group["lr"])
 
 
 class _Penalty(NamedTuple):

@@ -109,6 +109,40 @@ def test_what_somebody_writes_into_the_weights_counts(way):
     assert torch.equal(after.flatten()[1:], latent.flatten()[1:])
 
 
+def test_a_write_that_leaves_the_sum_of_all_bits_counts():
+    torch.manual_seed(0)
+    model = nn.Linear(32, 32, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=100, fade=Latent())
+    for change in (lambda w: w.mul_(0.5), lambda w: w.neg_(), lambda w: w.copy_(w.flip(0))):
+        model.weight.grad = torch.zeros_like(model.weight)
+        optimizer.step()
+        with torch.no_grad():
+            change(model.weight)
+        written = model.weight.detach().clone()
+        optimizer.step()
+        assert torch.equal(model.weight, written)
+
+
+def test_a_closure_that_fails_leaves_the_network_sparse():
+    torch.manual_seed(0)
+    model = nn.Linear(10, 10, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, fade=Latent())
+    for _ in range(6):
+        model.weight.grad = torch.randn_like(model.weight)
+        optimizer.step()
+    before = model.weight.detach().clone()
+
+    def closure():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(closure)
+    assert int((model.weight == 0).sum()) == 50
+    assert torch.equal(model.weight, before)
+
+
 def test_a_closure_sees_the_sparse_network():
     torch.manual_seed(0)
     model, seen = nn.Linear(10, 10, bias=False), []

@@ -137,6 +137,24 @@ def test_every_fade_ends_at_the_target_and_removal_is_free(make_task, train, fad
     assert abs(total - masks.left - round(0.5 * total)) <= 3
 
 
+@pytest.mark.filterwarnings("ignore:no weight is left in 2")
+@pytest.mark.parametrize("seed", range(6))
+def test_what_has_settled_is_what_goes(seed):
+    """Where tiles do not divide a layer evenly, a smaller one would bring the number nearer to the target."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(23, 37), torch.nn.ReLU(), torch.nn.Linear(37, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    pruner = SelectiveWeightDecay(
+        model, optimizer, sparsity=0.9, steps=40, structure=Blocks(8, 4), fade=Latent()
+    )
+    for _ in range(40):
+        x = torch.randn(32, 23)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), x[:, :10].argmax(1)).backward()
+        optimizer.step()
+    assert pruner.fade == 0
+
+
 def test_latents_are_thresholded_tile_by_tile(make_task, train):
     task = make_task("mlp")
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.05)

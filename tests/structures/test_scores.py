@@ -48,6 +48,14 @@ def test_scores_of_another_shape_are_refused():
         scores_of(weights(), lambda weight, gradient: weight.sum())
 
 
+@pytest.mark.parametrize("criterion", [lambda w, g: w.abs().argsort().argsort(), lambda w, g: w.abs() > 1])
+def test_ranks_and_conditions_are_scores(criterion):
+    scores = scores_of(weights(), criterion)
+    assert all(score.dtype == torch.float32 for score in scores.values())
+    gone = {name: torch.ones_like(score, dtype=torch.bool) for name, score in scores.items()}
+    assert all((score == -math.inf).all() for score in keep_down(scores, gone).values())
+
+
 def test_what_is_gone_goes_first():
     scores = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
     kept = keep_down(scores, {"a": torch.tensor([False, True])})

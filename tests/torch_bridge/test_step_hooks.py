@@ -101,6 +101,19 @@ def test_a_round_ends_after_the_last_optimizer_in_any_order(pair, order):
     assert record.events == ["begin", first, "between", "onward", second, "end"]
 
 
+def test_the_order_may_change_from_round_to_round(bare):
+    model = bare(v=[[1.0]], w=[[1.0]])
+    optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+    pruner = SelectiveWeightDecay(model, optimizers, sparsity=0.5, steps=10)
+    for step in range(10):
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=step % 3 > 0)
+        (model.v + model.w).square().sum().backward()
+        for optimizer in reversed(optimizers) if step % 2 else optimizers:
+            optimizer.step()
+        assert pruner.steps_taken == step + 1
+
+
 def test_an_optimizer_that_steps_again_begins_a_new_round(pair):
     record = Recorder(*pair)
     for i in (0, 0, 1):

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fadeout.fades import learning_rate
 from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import flush_
@@ -67,7 +68,7 @@ class GrowingRegularization(ChannelPruner):
         """What plain SGD multiplies a penalised weight by at this step; 0 when it is removed."""
         if self._is_past(_REMOVED):
             return 0.0
-        return min(1 - float(group["lr"]) * self.penalty_now for group in self.groups().values())
+        return min(1 - learning_rate(group) * self.penalty_now for group in self.groups().values())
 
     @property
     def acts_early(self) -> bool:

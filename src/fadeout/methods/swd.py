@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer
 from fadeout import criteria
 from fadeout._arguments import checked
 from fadeout.criteria import Criterion
-from fadeout.fades import Decay, Fade, Latent, Progressive
+from fadeout.fades import Decay, Fade, Latent, Progressive, learning_rate
 from fadeout.methods.method import CriterionName, Method, Phase, train
 from fadeout.pruners.latents import Latents
 from fadeout.pruners.pruner import Pruner
@@ -149,7 +149,7 @@ class SelectiveWeightDecay(Pruner):
                     "use fadeout.Decay(..., mode='implicit')"
                 )
             dose = self._fade.dose(self.progress, self.steps, groups[name])
-            self._warn_of_divergence(optimizer, float(groups[name]["lr"]) * dose)
+            self._warn_of_divergence(optimizer, learning_rate(groups[name]) * dose)
             if groups[name].get("maximize", False):
                 dose = -dose  # the optimizer climbs, and the penalty is still to fall
             if parameter.grad is None:

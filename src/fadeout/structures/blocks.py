@@ -190,6 +190,9 @@ def _mark_lowest(scores: np.ndarray, sizes: np.ndarray, wanted: int) -> np.ndarr
     >>> _mark_lowest(np.array([3.0, 1.0, 2.0]), np.array([4, 4, 2]), 5)
     array([False,  True,  True])
     """
+    settled = np.isneginf(scores)  # what a pruner keeps down: it was the nearest in another ranking
+    if settled.any() and 2 * abs(sizes[settled].sum() - wanted) <= sizes.max():
+        return settled
     few, many = _how_many(sizes, wanted)
     low, high = np.partition(scores, (few, many))[[few, many]]
     gone = scores < low

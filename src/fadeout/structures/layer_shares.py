@@ -6,19 +6,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_STEPS = 8  # of a bin's bits are the mantissa's: 256 bins from a number to its double
-_LOWEST, _HIGHEST = 127 - 24, 127 + 8  # exponents: numbers from 2**-24 to 2**8 are told apart
-_BINS = (_HIGHEST - _LOWEST << _STEPS) + 1  # the first is for zeros, and for what is gone
-_MIDDLES = np.ldexp(
-    1 + (np.arange(_BINS - 1) % 2**_STEPS + 0.5) / 2**_STEPS, (np.arange(_BINS - 1) >> _STEPS) + _LOWEST - 127
-)
-_SQUARES = np.concatenate([[0.0], _MIDDLES**2])
+_FINE, _COARSE = 8, 4  # of a bin's bits are the mantissa's: 256 bins from a number to its double, or 16
+_LOWEST, _HIGHEST = 127 - 24, 127 + 8  # exponents: numbers from 2**-24 to 2**8 have fine bins, others coarse
+_SHIFT = (_HIGHEST - _LOWEST) * (2**_FINE - 2**_COARSE)  # so many bins more than if all were coarse
+_BINS = (256 << _COARSE) + _SHIFT + 1  # the first is for zeros, and for what is gone
+
+
+def _edges() -> np.ndarray:
+    """Where each bin begins, and where the last one ends, but for that of zeros."""
+    edges = []
+    for first, last, steps in ((0, _LOWEST, _COARSE), (_LOWEST, _HIGHEST, _FINE), (_HIGHEST, 256, _COARSE)):
+        number = np.arange(first << steps, last << steps)
+        edges.append(np.ldexp(1 + number % 2**steps / 2**steps, (number >> steps) - 127))
+    return np.concatenate([*edges, [2.0**129]])
+
+
+_SQUARES = np.concatenate([[0.0], ((_edges()[:-1] + _edges()[1:]) / 2) ** 2])
 
 
 def count_sizes(scores: Tensor) -> Tensor:
-    """How many scores there are of each size, in bins a 256th of an octave wide."""
-    bits = scores.float().contiguous().view(torch.int32) >> (23 - _STEPS)
-    bins = (bits - (_LOWEST << _STEPS) + 1).clamp_(1, _BINS - 1)
+    """How many scores there are of each size, in bins a 256th of an octave wide, or a 16th far from 1."""
+    bits = scores.float().contiguous().view(torch.int32) >> (23 - _FINE)
+    coarse = bits >> (_FINE - _COARSE)
+    fine = bits - (_LOWEST << _FINE) + (_LOWEST << _COARSE)
+    # below the fine range bins are the coarse ones, above it the coarse ones that come after
+    bins = fine.clamp_(coarse, coarse + _SHIFT).add_(1)
     bins.masked_fill_(scores <= 0, 0)
     return torch.bincount(bins.view(-1), minlength=_BINS).cpu()
 

@@ -158,6 +158,8 @@ def scores_of(
                 f"the criterion {shown(criterion)} gave {given} for {name!r}, "
                 f"which has shape {tuple(weight.shape)}"
             )
+        if not score.is_floating_point():  # ranks, say, or a condition: what is gone is below all of them
+            scores[name] = score.to(weight.dtype)
     return scores
 
 

@@ -1,6 +1,7 @@
 """The optimizers' own step hooks, made safe: one round of callbacks for each step that really happens."""
 
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -47,8 +48,8 @@ class StepHooks:
     - A fused optimizer under ``GradScaler`` runs its hooks on steps that it skips because of
       infinities; those are no rounds.
     - With several optimizers the round ends after the last of them has stepped, in any order. When one
-      of them begins again before that, or the one that began the last whole round, another was skipped or
-      a step failed: a new round begins.
+      of them begins again before that, or the one that began the last whole round does and there are new
+      gradients, another was skipped or a step failed: a new round begins.
     - An optimizer of one's own may call the ``step`` of its base class, which has the same hooks: only the
       outer step counts.
     - The hooks stay outside ``torch.compile``d steps, which would recompile at every count.
@@ -75,11 +76,13 @@ class StepHooks:
 
     def _reset(self) -> None:
         self._begun, self._joined, self._stepped = False, list[int](), set[int]()
+        self._used = list[tuple[Tensor, weakref.ref[Tensor], int]]()  # gradients of those that have stepped
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]):
         if _is_skipped(optimizer) or _is_inner(optimizer):
             return None
-        if id(optimizer) in self._joined or (id(optimizer) == self._first and self._joined):
+        comes_late = id(optimizer) == self._first and bool(self._joined)
+        if id(optimizer) in self._joined or (comes_late and self._has_new_gradients()):
             self._reset()
         with torch.no_grad():
             if self._joined:
@@ -99,8 +102,13 @@ class StepHooks:
 
     def _wrap(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         def evaluate():
-            with self._rounds.evaluation():
-                loss = closure()
+            try:
+                with self._rounds.evaluation():
+                    loss = closure()
+            except BaseException:  # Ctrl-C, too: what is evaluated or saved then is what it is between steps
+                with torch.no_grad():
+                    self._rounds.between()
+                raise
             extra = self._join(optimizer, wants_loss=True)
             return loss if loss is None or extra is None else loss + extra
 
@@ -121,11 +129,26 @@ class StepHooks:
         with torch.no_grad():
             if not is_last:
                 self._rounds.between()
+                self._used += _gradients_of(optimizer)
                 return
             self._first = self._joined[0] if self._joined else None
             self._reset()
             self._rounds.end()
             self._rounds.close()
+
+    def _has_new_gradients(self) -> bool:
+        """Whether those that were used in this round are gone, or have been written into."""
+        return not self._used or any(
+            parameter.grad is None or parameter.grad is not used() or parameter.grad._version != version
+            for parameter, used, version in self._used
+        )
+
+
+def _gradients_of(optimizer: Optimizer) -> list[tuple[Tensor, weakref.ref[Tensor], int]]:
+    """One gradient of an optimizer, with its parameter and its version; none where there is none."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    some = next((parameter for parameter in parameters if parameter.grad is not None), None)
+    return [] if some is None else [(some, weakref.ref(some.grad), some.grad._version)]
 
 
 def gradient_scale(optimizer: Optimizer) -> float:
