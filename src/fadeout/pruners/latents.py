@@ -1,5 +1,6 @@
 """Latent weights: what the optimizer steps, while the network runs on their sparse form."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -60,12 +61,16 @@ class Latents:
 
     @torch.no_grad()
     def damp(self, progress: float) -> None:
-        """Take a part of the step back where a latent was targeted in it."""
-        back = 1 - self._fade.pace(progress)
-        for name, target in self._targets.items() if back else ():
-            latent = self.values[name]
+        """Take a part of the step back where a latent was targeted in it, and what is longer than ``T``.
+
+        A norm divides by how much a channel varies. One whose weights are all zero has gradients that are
+        hundreds of times those of others: in a few steps its latents would outgrow all of their layer.
+        """
+        pace = self._fade.pace(progress)
+        for name, target in self._targets.items() if pace < 1 else ():  # before that few are targeted
+            latent, most = self.values[name], self._thresholds[name] or math.inf
             for now, before in ((self._weight(name), latent), *self._based(name)):
-                target.pull_(latent, now, before, back)
+                target.pull_(latent, now, before, pace, most)
 
     @torch.no_grad()
     def leave(self, targets: Mapping[str, Target]) -> None:

@@ -220,13 +220,13 @@ class Below:
             shrunk = weight[positions] * factor
             weight[positions] = shrunk.masked_fill_(shrunk.abs() < torch.finfo(weight.dtype).tiny, 0)
 
-    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
+    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, pace: float, most: float) -> None:
         rows = self._rows(weight, now, before)
         if rows is None:
-            Marked(self.mask(weight)).pull_(weight, now, before, back)
+            Marked(self.mask(weight)).pull_(weight, now, before, pace, most)
         elif self.lowest.threshold >= 0:  # below it nothing is targeted
             sizes, row, was = rows
-            self._passes.pull(sizes, row, was, self._limit, back)
+            self._passes.pull(sizes, row, was, self._limit, pace, most)
 
     def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
         rows = self._rows(weight, out)
