@@ -92,6 +92,7 @@ def test_filters_that_are_only_ranked_do_not_decay():
 def test_what_the_user_left_out_stays():
     model = chain()
     assert names(model, Channels(IMAGE), prunable=["4.weight"]) == {"4"}
+    assert names(model, Channels(IMAGE, by="norm"), prunable=["3.weight"]) == {"4"}
     assert names(model, Channels(IMAGE), prunable=lambda name, p: name.startswith("1")) == {"1"}
     model[1].requires_grad_(False)
     assert names(model, Channels(IMAGE)) == {"4"}

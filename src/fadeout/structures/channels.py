@@ -60,8 +60,9 @@ class Channels(Structure):
             loss feels the scale, ``|scale * gradient|`` averaged over steps and divided by the mean of the
             layer. By default ``"taylor"`` where a pruner is given no criterion and no
             :class:`fadeout.Decay`, else ``"scale"``.
-        of: what the target counts: ``"parameters"``, ``"operations"`` (multiply-accumulates), or ``"time"``,
-            the milliseconds of a forward pass on this machine, at the batch size of the example, with as many
+        of: what the target counts: ``"parameters"``, ``"operations"`` (multiply-accumulates of layers: the
+            products of queries, keys and values, which :func:`fadeout.measure` counts, are not among them and
+            shrink with their heads alone), or ``"time"``, the milliseconds of a forward pass on this machine, at the batch size of the example, with as many
             threads as PyTorch has now, of what ``compact(..., for_inference=True)`` leaves. Each layer is
             timed once at a few widths, and some whole networks are; what was measured is kept in the user's
             cache folder. At removal what is left is timed, and ``repr(pruner)`` has what came of it:
@@ -150,10 +151,15 @@ class Channels(Structure):
         everything = named(model)
         held = None if optimizers is None else held_by(optimizers)
         trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
-        chosen = trained if prunable is has_two_dimensions else chosen_by(prunable, everything)
+        chosen = trained if prunable is has_two_dimensions else set(chosen_by(prunable, everything))
+
+        def named_by(layer: Layer) -> Sequence[str]:
+            # a list may name the filter instead; what is true of a filter says nothing of its batch-norm
+            return layer.fading[:1] if callable(prunable) else (layer.fading[0], *layer.scored)
+
         layers = find_layers(
             network,
-            lambda layer: trained.issuperset(layer.fading) and layer.fading[0] in chosen,
+            lambda layer: trained.issuperset(layer.fading) and not chosen.isdisjoint(named_by(layer)),
             by_norm=self.by == "norm",
             filters=self.filters,
             as_in_paper=self.candidates == "paper",
