@@ -149,16 +149,23 @@ def test_sparse_products_are_refused(tmp_path, export):
         export(model, tmp_path / "model", torch.randn(2, 4))
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("export", [fadeout.export.onnx, fadeout.export.program])
-def test_any_keyword_arguments(tmp_path, export):
-    """torch.export has no dynamic batch for these."""
-
+def test_any_keyword_arguments(tmp_path, export, dynamic):
     class Any(nn.Linear):
-        def forward(self, **given):
-            return super().forward(given["x"]) + given["more"]
+        def forward(self, x, *, scale, **given):
+            return super().forward(x) * scale + given["more"] - given["less"]
 
-    example = {"more": torch.randn(2, 4), "x": torch.randn(2, 4)}
-    assert export(Any(4, 4), tmp_path / "model", example, dynamic_batch=False).difference < 1e-5
+    model = Any(4, 4)
+    example = {name: torch.randn(2, 4) for name in ("more", "x", "less", "scale")}
+    assert export(model, tmp_path / "model", example, dynamic_batch=dynamic).difference < 1e-5
+    assert "forward" not in vars(model)
+    if dynamic and export is fadeout.export.program:
+        larger = {name: torch.randn(5, 4) for name in example}
+        again = torch.export.load(tmp_path / "model").module()
+        torch.testing.assert_close(again(**larger), model(**larger))
+    nothing_named = type("Nothing", (nn.Linear,), {"forward": lambda self, **given: given["x"] @ self.weight})
+    assert export(nothing_named(4, 4), tmp_path / "two", {"x": torch.randn(2, 4)}).difference < 1e-5
 
 
 def test_bfloat16_comes_with_advice(tmp_path):

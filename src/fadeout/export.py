@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -180,11 +181,12 @@ def _export(
         nonlocal difference
         try:
             shapes = traced.map(lambda each: axes if each.dim() else None)
-            bound = inspect.signature(model.forward).bind(*shapes.args, **shapes.kwargs)
-            named = dict(bound.arguments) if dynamic_batch else None
-            exported = torch.export.export(
-                model, traced.args, traced.kwargs, dynamic_shapes=named, strict=False
-            )
+            with _all_named(model, traced):
+                bound = inspect.signature(model.forward).bind(*shapes.args, **shapes.kwargs)
+                named = dict(bound.arguments) if dynamic_batch else None
+                exported = torch.export.export(
+                    model, traced.args, traced.kwargs, dynamic_shapes=named, strict=False
+                )
         except Exception as error:
             hint = "; if it is the size of the batch, pass dynamic_batch=False" if dynamic_batch else ""
             raise ValueError(f"torch.export cannot trace the network{hint}: {error}") from error
@@ -211,6 +213,22 @@ def _export(
     with still(model), _quiet():
         write_atomically(path, write_and_compare)
     return Exported(path, path.stat().st_size, difference)
+
+
+@contextlib.contextmanager
+def _all_named(model: nn.Module, example: Example) -> Iterator[None]:
+    """Meanwhile the forward names what it takes as ``**kwargs``: torch.export has no dynamic sizes for those."""
+    plain, signature = model.forward, inspect.signature(model.forward)
+    named = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    more = example.kwargs.keys() - {each.name for each in named}
+    named += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in sorted(more)]
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    forward.__signature__ = signature.replace(parameters=named)
+    with mock.patch.object(model, "forward", forward) if more else contextlib.nullcontext():
+        yield
 
 
 def _batch_size(inputs: Sequence[Tensor]) -> int:

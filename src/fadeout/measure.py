@@ -276,11 +276,16 @@ def _weights(model: nn.Module) -> dict[nn.Module, Row]:
     """A row for each module, with what it holds itself."""
     rows, seen = {}, set()
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{name or 'the network'} is TorchScript, which cannot be watched layer by layer: measure the "
+                "network that it was made of. fadeout.measure.latency times TorchScript too"
+            )
         row = rows[module] = Row(name, type(module).__name__)
         for parameter in module.parameters(recurse=False):
             if parameter not in seen:
                 row.parameters += parameter.numel()
-                row.nonzero += parameter.numel() if parameter.is_meta else int(parameter.count_nonzero())
+                row.nonzero += parameter.numel() if parameter.is_meta else _nonzero(parameter)
                 row.bytes += parameter.nbytes
         stored = [
             b for n, b in module.named_buffers(recurse=False) if n not in module._non_persistent_buffers_set
@@ -298,12 +303,18 @@ def _stored(model: nn.Module, dense: int) -> Stored:
             continue
         if tensor.layout is not torch.strided:  # of fadeout.sparse: it has no zeros to leave out
             continue
-        number, count, size = tensor.numel(), int(tensor.count_nonzero()), tensor.itemsize
+        number, count, size = tensor.numel(), _nonzero(tensor), tensor.itemsize
         # a bit for each, or for each that is there the number before it that is not, in one or two bytes
         gaps = [count * width + (number - count) // (256**width - 1) for width in (1, 2)]
         saved -= max(number * size - count * size - min(-(-number // 8), *gaps), 0)
         sparse -= max(number * size - count * (size + 8), 0)
     return Stored(dense, saved, sparse)
+
+
+def _nonzero(tensor: Tensor) -> int:
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        tensor = tensor.float()  # PyTorch counts no float8
+    return int(tensor.count_nonzero())
 
 
 def _forward(model: nn.Module, example: ExampleInput) -> Callable[[], object]:

@@ -62,11 +62,11 @@ class Channels(Structure):
             :class:`fadeout.Decay`, else ``"scale"``.
         of: what the target counts: ``"parameters"``, ``"operations"`` (multiply-accumulates of layers: the
             products of queries, keys and values, which :func:`fadeout.measure` counts, are not among them and
-            shrink with their heads alone), or ``"time"``, the milliseconds of a forward pass on this machine, at the batch size of the example, with as many
-            threads as PyTorch has now, of what ``compact(..., for_inference=True)`` leaves. Each layer is
-            timed once at a few widths, and some whole networks are; what was measured is kept in the user's
-            cache folder. At removal what is left is timed, and ``repr(pruner)`` has what came of it:
-            "asked 4x, got 3.9x".
+            shrink with their heads alone), or ``"time"``, the milliseconds of a forward pass on this machine,
+            at the batch size of the example, with as many threads as PyTorch has now, of what
+            ``compact(..., for_inference=True)`` leaves. Each layer is timed once at a few widths, and some
+            whole networks are; what was measured is kept in the user's cache folder. At removal what is left
+            is timed, and ``repr(pruner)`` has what came of it: "asked 4x, got 3.9x".
         faster: 4 says the same as ``of="time"`` and a sparsity of 0.75, which a pruner then need not be told.
         engine: where it is to be fast: ``"pytorch"``, ``"channels_last"`` (PyTorch in that memory format) or
             ``"onnxruntime"``; for ``of="time"`` and ``multiple_of="auto"``.
