@@ -44,6 +44,9 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         if mode is not None:
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk names none
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

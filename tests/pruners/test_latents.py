@@ -218,3 +218,46 @@ def test_where_nothing_is_targeted_a_latent_of_zero_moves_at_full_pace():
         model.weight.grad = torch.ones_like(model.weight) - model.weight.detach().abs()
         optimizer.step()
     assert torch.equal(model.weight, torch.full((4, 4), -1.0))
+
+
+def pushed(gradient, emptied=True, normed=True):
+    """How far each row has moved, in the largest of its weights, where the first may have none left."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), *([nn.BatchNorm1d(4)] if normed else []))
+    weight = model[0].weight
+    with torch.no_grad():
+        weight.copy_(torch.linspace(1, 2, 16).view(4, 4))
+        (weight[0] if emptied else weight[:, 0]).mul_(0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=lambda progress: 0.25, steps=100, fade=Latent())
+    weight.grad = torch.zeros(4, 4)
+    optimizer.step()
+    before = pruner.state_dict()["latents"]["0.weight"].clone()
+    weight.grad = torch.tensor(gradient)[:, None].expand(4, 4).contiguous()
+    optimizer.step()
+    return ((before - pruner.state_dict()["latents"]["0.weight"]).amax(1) / 1e-3).tolist()
+
+
+def test_rows_without_a_weight_feel_no_more_than_others():
+    """As channels before a batch-norm would, which divides by how little they vary."""
+    close = pytest.approx
+    assert pushed([500.0, 2.0, 1.0, 3.0]) == close([2.0, 2.0, 1.0, 3.0], rel=1e-3)
+    assert pushed([0.5, 2.0, 1.0, 3.0]) == close([0.5, 2.0, 1.0, 3.0], rel=1e-3)
+    assert pushed([500.0, 2.0, 1.0, 3.0], emptied=False)[0] == close(500, rel=1e-3)
+    assert pushed([500.0, 2.0, 1.0, 3.0], normed=False)[0] == close(500, rel=1e-3)
+
+
+def test_where_no_row_has_a_weight_gradients_stay_what_they_are():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    pruner = SelectiveWeightDecay(
+        model, optimizer, sparsity=lambda progress: 0.5, steps=100, criterion=criteria.magnitude
+    )
+    for _ in range(2):
+        before = pruner.state_dict()["latents"]["0.weight"].clone()
+        for layer in model[:2]:
+            layer.weight.grad = torch.ones(4, 4)
+        optimizer.step()
+    moved = before - pruner.state_dict()["latents"]["0.weight"]
+    assert torch.allclose(moved, torch.full((4, 4), 1e-3), rtol=1e-3)

@@ -24,6 +24,7 @@ from fadeout.torch_bridge.optimizers import is_schedule_free
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.torch_bridge.sharding import gradient_of
 from fadeout.torch_bridge.step_hooks import gradient_scale
+from fadeout.torch_bridge.submodules import has_kind
 
 
 class SelectiveWeightDecay(Pruner):
@@ -87,6 +88,7 @@ class SelectiveWeightDecay(Pruner):
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
         self._latents: Latents | None = None
+        self._calms = False  # empty channels, where a norm would divide by how little they vary
         self._sparsity_before = 0.0  # of the latents, at the end of the last step
         super().__init__(
             model,
@@ -99,6 +101,7 @@ class SelectiveWeightDecay(Pruner):
         )
         if isinstance(self._fade, Latent):
             self._latents = Latents(self.weight, self._layout, self._fade, self._base)
+            self._calms = has_kind(model, "batchnorm", "instancenorm")
 
     @property
     def factor_now(self) -> float:
@@ -133,6 +136,9 @@ class SelectiveWeightDecay(Pruner):
             self._chosen = self._affected(self.sparsity_now)
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
+        if self._latents is not None and self._calms:
+            held = held_by([optimizer])
+            self._latents.calm({n: gradient_of(p) for n, p in self.parameters.items() if id(p) in held})
         if not self._fade.on_gradient:
             return None
         if wants_loss:  # a closure moves the weights and comes back, and the choice is that of the first time

@@ -1,6 +1,5 @@
 """Latent weights: what the optimizer steps, while the network runs on their sparse form."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -60,17 +59,37 @@ class Latents:
                 base.copy_(own)
 
     @torch.no_grad()
-    def damp(self, progress: float) -> None:
-        """Take a part of the step back where a latent was targeted in it, and what is longer than ``T``.
+    def calm(self, gradients: Mapping[str, Tensor | None]) -> None:
+        """Scale the gradients of rows of which no weight is left down to those of others, where larger.
 
-        A norm divides by how much a channel varies. One whose weights are all zero has gradients that are
-        hundreds of times those of others: in a few steps its latents would outgrow all of their layer.
+        A batch-norm divides by how much a channel varies. Of one that is always zero, gradients are hundreds
+        of times those of others: its latents would outgrow all of the layer, and take the place of the rest.
+
+            ``g <- g min(1, m / max |g|)``,  with ``m`` the mean of ``max |g|`` over rows that have weights.
         """
-        pace = self._fade.pace(progress)
-        for name, target in self._targets.items() if pace < 1 else ():  # before that few are targeted
-            latent, most = self.values[name], self._thresholds[name] or math.inf
+        targeted = {name: gradients[name] for name in self._targets if name in gradients}
+        dense = {n: g for n, g in targeted.items() if g is not None and not g.is_sparse and g.dim() > 1}
+        if not dense:
+            return
+        sizes = self._layout.most_by_row({name: self.values[name] for name in dense})
+        slopes = self._layout.most_by_row(dense)
+        for name, gradient in dense.items():
+            is_empty, slope = sizes[name] <= self._thresholds[name], slopes[name]
+            usual = slope.masked_fill(is_empty, 0).sum() / (~is_empty).sum()  # NaN where all are
+            scale = torch.where(is_empty & (slope > usual), usual / slope, 1)
+            if not passes.reads_are_free(scale) or bool((scale < 1).any()):
+                rows = self._layout.region(name, gradient).slices[0]
+                own = scale[rows].to(gradient.device, gradient.dtype)
+                gradient.mul_(own.view(-1, *[1] * (gradient.dim() - 1)))
+
+    @torch.no_grad()
+    def damp(self, progress: float) -> None:
+        """Take a part of the step back where a latent was targeted in it."""
+        back = 1 - self._fade.pace(progress)
+        for name, target in self._targets.items() if back else ():
+            latent = self.values[name]
             for now, before in ((self._weight(name), latent), *self._based(name)):
-                target.pull_(latent, now, before, pace, most)
+                target.pull_(latent, now, before, back)
 
     @torch.no_grad()
     def leave(self, targets: Mapping[str, Target]) -> None:

@@ -80,15 +80,13 @@ class CompiledPasses(Passes):
         tiny = min(torch.finfo(row.dtype).tiny, threshold)
         _compiled(_shrink)(row, _numbers(row.dtype, row.device, threshold, factor, tiny))
 
-    def pull(
-        self, sizes: Tensor, row: Tensor, before: Tensor, limit: float, pace: float, most: float
-    ) -> None:
+    def pull(self, sizes: Tensor, row: Tensor, before: Tensor, limit: float, back: float) -> None:
         # products by other numbers are rounded, and a GPU's compiler adds to them before they are
-        is_same = pace == 0.5 or reads_are_free(row)
+        is_same = back == 0.5 or reads_are_free(row)
         if is_same and self._is_worth(sizes, row, before):
-            _compiled(_pull)(sizes, row, before, _numbers(row.dtype, row.device, limit, pace, most))
+            _compiled(_pull)(sizes, row, before, _numbers(row.dtype, row.device, limit, 1 - back))
         else:
-            super().pull(sizes, row, before, limit, pace, most)
+            super().pull(sizes, row, before, limit, back)
 
     def write(self, function: Callable[..., Tensor], row: Tensor, out: Tensor, number: float) -> None:
         # a GPU's compiler divides less exactly
@@ -145,9 +143,8 @@ def _shrink(row: Tensor, numbers: Tensor) -> None:
 
 
 def _pull(sizes: Tensor, row: Tensor, before: Tensor, numbers: Tensor) -> None:
-    limit, pace, most = numbers.unbind()
-    moved = before + (row - before).clamp(-most, most) * pace
-    row.copy_(torch.where(sizes.abs() < limit, moved, row))
+    limit, pace = numbers.unbind()
+    row.copy_(torch.where(sizes.abs() < limit, before + (row - before) * pace, row))
 
 
 def _write(function: Callable[..., Tensor], row: Tensor, out: Tensor, numbers: Tensor) -> None:

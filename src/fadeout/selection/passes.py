@@ -135,12 +135,10 @@ class Passes:
             torch.add(kept, piece.sub_(kept), alpha=factor, out=piece)
             torch.hardshrink(piece, flush, out=piece)
 
-    def pull(
-        self, sizes: Tensor, row: Tensor, before: Tensor, limit: float, pace: float, most: float
-    ) -> None:
-        """Slow elements down, as :func:`pull_` does, where a size is below a limit."""
+    def pull(self, sizes: Tensor, row: Tensor, before: Tensor, limit: float, back: float) -> None:
+        """Move elements back, a part of the way to what they were before, where a size is below a limit."""
         for size, now, was in zip(*map(pieces, (sizes, row, before)), strict=True):
-            pull_(now, was, self.key(size) < limit, pace, most)
+            pull_(now, was, self.key(size) < limit, back)
 
     def write(self, function: Callable[..., Tensor], row: Tensor, out: Tensor, number: float) -> None:
         """Write a function of each element, and of a number, into another row."""
@@ -175,17 +173,17 @@ class Passes:
         return key if key.dtype == self.wide else key.to(self.wide)
 
 
-def pull_(now: Tensor, before: Tensor, mask: Tensor, pace: float, most: float = torch.inf) -> None:
-    """Let what is marked have moved a part of its way, and of a way that is no longer than the longest.
+def pull_(now: Tensor, before: Tensor, mask: Tensor, back: float) -> None:
+    """Move what is marked back, a part of the way to what it was before.
 
-    >>> now = torch.tensor([1.0, 1.0, 9.0])
-    >>> pull_(now, torch.tensor([3.0, 3.0, 3.0]), torch.tensor([True, False, True]), pace=0.5, most=4.0)
+    >>> now = torch.tensor([1.0, 1.0])
+    >>> pull_(now, torch.tensor([3.0, 3.0]), torch.tensor([True, False]), 0.5)
     >>> now
-    tensor([2., 1., 5.])
+    tensor([2., 1.])
     """
     before = before.to(now.dtype)
     # each operation is rounded once, as those of a compiler are; the last leaves what is marked at rest
-    moved = (now - before).clamp_(-most, most).mul_(pace).add_(before)
+    moved = (now - before).mul_(1 - back).add_(before)
     torch.where(mask, moved, now, out=now)
 
 

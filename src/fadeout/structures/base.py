@@ -39,8 +39,8 @@ class Target(Protocol):
         """Multiply the targeted weights in place; what becomes denormal is zero."""
         ...
 
-    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, pace: float, most: float) -> None:
-        """Let a tensor have moved a part of its way, of no more than so far, where weights are targeted."""
+    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
+        """Move a tensor back, a part of the way to what it was before, where the weights are targeted."""
         ...
 
     def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
@@ -88,9 +88,9 @@ class Marked:
             if factor:
                 piece.add_(torch.hardshrink(targeted.mul_(factor), flush))
 
-    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, pace: float, most: float) -> None:
+    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
         for mask, there, was in self.parts(now, before):
-            pull_(there, was, mask, pace, most)
+            pull_(there, was, mask, back)
 
     def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
         for mask, own, there in self.parts(weight, out):

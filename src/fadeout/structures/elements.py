@@ -20,6 +20,7 @@ from fadeout.structures.base import Bound, Marked, Structure, Target, change_
 from fadeout.structures.layer_shares import LayerShares, count_sizes
 from fadeout.structures.scores import Scores
 from fadeout.torch_bridge.sharding import Layout, local
+from fadeout.torch_bridge.submodules import has_kind
 
 
 @checked
@@ -56,9 +57,7 @@ class Elements(Structure):
 
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """LAMP for latents of networks with norms, in which the size of a layer's weights means nothing."""
-        kinds = {kind.__name__.lower() for module in model.modules() for kind in type(module).__mro__}
-        normed = any("norm" in kind for kind in kinds)
-        return criteria.lamp if fade.latent and normed else criteria.magnitude
+        return criteria.lamp if fade.latent and has_kind(model, "norm") else criteria.magnitude
 
     def ranked_together(self, names: Iterable[str]) -> list[list[str]]:
         """Which parameters are ranked together."""
@@ -220,13 +219,13 @@ class Below:
             shrunk = weight[positions] * factor
             weight[positions] = shrunk.masked_fill_(shrunk.abs() < torch.finfo(weight.dtype).tiny, 0)
 
-    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, pace: float, most: float) -> None:
+    def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
         rows = self._rows(weight, now, before)
         if rows is None:
-            Marked(self.mask(weight)).pull_(weight, now, before, pace, most)
+            Marked(self.mask(weight)).pull_(weight, now, before, back)
         elif self.lowest.threshold >= 0:  # below it nothing is targeted
             sizes, row, was = rows
-            self._passes.pull(sizes, row, was, self._limit, pace, most)
+            self._passes.pull(sizes, row, was, self._limit, back)
 
     def write(self, sparse: Callable[..., Tensor], weight: Tensor, out: Tensor, threshold: float) -> None:
         rows = self._rows(weight, out)

@@ -278,6 +278,18 @@ class Layout:
         own = torch.tensor(value, dtype=torch.float64, device="cpu")
         return self._reduced(own, dist.ReduceOp.MAX).item()
 
+    def most_by_row(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The largest magnitude in each row of whole tensors, by the blocks that this process has of them."""
+        rows = {name: _most_by_row(block) for name, block in blocks.items()}
+        if not self.sharded:
+            return rows
+        regions = [self.region(name, block) for name, block in blocks.items()]
+        whole = [own.new_zeros(r.whole[0]) for own, r in zip(rows.values(), regions, strict=True)]
+        for there, own, region in zip(whole, rows.values(), regions, strict=True):
+            there[region.slices[0]] = own
+        highest = self._reduced(torch.cat(whole), dist.ReduceOp.MAX).split([len(there) for there in whole])
+        return {name: most.to(own.dtype) for (name, own), most in zip(rows.items(), highest, strict=True)}
+
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """What is true on any process, so that all of them raise the same error, and none waits for it."""
         return [number > 0 for number in self.sum([int(flag) for flag in flags])]
@@ -315,6 +327,11 @@ class Layout:
         both = torch.tensor([numbers, [-number for number in numbers]], dtype=torch.int64, device="cpu")
         high, low = self._reduced(both, dist.ReduceOp.MAX, group).tolist()
         return [one != -other for one, other in zip(high, low, strict=True)]
+
+
+def _most_by_row(block: Tensor) -> Tensor:
+    most = block.abs().amax([*range(1, block.dim())]) if block.numel() else block.new_zeros(len(block))
+    return most.to(torch.promote_types(block.dtype, torch.float32))
 
 
 def mesh_group(parameters: Iterable[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Other modules in the place of some of a network's."""
+"""The modules of a network: of which kinds they are, and others in the place of some."""
 
 from collections.abc import Mapping
 
@@ -28,3 +28,13 @@ def replaced(model: nn.Module, others: Mapping[nn.Module, nn.Module]) -> nn.Modu
             if child is not None and child in others:
                 owner._modules[name] = others[child]
     return others.get(model, model)
+
+
+def has_kind(model: nn.Module, *words: str) -> bool:
+    """Whether the name of a module's class, or of one that it derives from, has one of these words in it.
+
+    >>> has_kind(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "norm")
+    True
+    """
+    kinds = {kind.__name__.lower() for module in model.modules() for kind in type(module).__mro__}
+    return any(word in kind for kind in kinds for word in words)
