@@ -300,6 +300,24 @@ def test_what_cannot_be_measured():
         latency(nn.Linear(2, 2, device="meta"), torch.zeros(1, 2, device="meta"))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is:DeprecationWarning")
+def test_torchscript_is_refused():
+    net = nn.Sequential(torch.jit.script(nn.Linear(2, 2)))
+    with pytest.raises(ValueError, match=r"^0 is TorchScript, .*: measure the network that it was made of"):
+        measure(net, torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"^the network is TorchScript"):
+        measure(torch.jit.script(net), torch.zeros(1, 2))
+
+
+def test_float8_is_counted():
+    net = nn.Linear(2, 4)
+    net.scales = nn.Parameter(torch.tensor([1.0, 0.0, -2.0]).to(torch.float8_e4m3fn), requires_grad=False)
+    net.register_buffer("table", torch.tensor([0.0, 0.0, 3.0, -0.0] * 8).to(torch.float8_e5m2))
+    found = measure(net, torch.zeros(1, 2))
+    assert (found.total.parameters, found.total.nonzero) == (15, 14)
+    assert found.stored.dense - found.stored.saved == 32 - 8 - 4  # of the table: values, and a bit for each
+
+
 def test_bytes_of_each_form(tmp_path):
     """The estimate for a file is that of its tensors: what is left is the header."""
     model = nn.Sequential(nn.Linear(300, 200), nn.BatchNorm1d(200), nn.Linear(200, 100))

@@ -217,7 +217,7 @@ def _export(
 
 @contextlib.contextmanager
 def _all_named(model: nn.Module, example: Example) -> Iterator[None]:
-    """Meanwhile the forward names what it takes as ``**kwargs``: torch.export has no dynamic sizes for those."""
+    """Meanwhile the forward names what it takes as ``**kwargs``, where torch.export has no dynamic sizes."""
     plain, signature = model.forward, inspect.signature(model.forward)
     named = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     more = example.kwargs.keys() - {each.name for each in named}

@@ -278,8 +278,8 @@ def _weights(model: nn.Module) -> dict[nn.Module, Row]:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(
-                f"{name or 'the network'} is TorchScript, which cannot be watched layer by layer: measure the "
-                "network that it was made of. fadeout.measure.latency times TorchScript too"
+                f"{name or 'the network'} is TorchScript, whose layers cannot be watched: measure the "
+                "network that it was made of"
             )
         row = rows[module] = Row(name, type(module).__name__)
         for parameter in module.parameters(recurse=False):

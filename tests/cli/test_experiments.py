@@ -88,9 +88,28 @@ def test_run_trains_prunes_and_says_what_came_of_it(fadeout, tmp_path):
         (["digits", "--sparsity", "90"], "sparsity is a fraction between 0 and 1, got 90.0"),
         (["digits", "--method", "growing_decay"], "pass --a-min and --a-max"),
         (["digits", "--method", "liu"], "--structure channels"),
-        (["digits", "--structure", "nm", "--epochs", "1"], "at most 0.5 of them can go, got sparsity=0.9"),
+        (
+            ["digits", "--structure", "nm", "--epochs", "1", "--sparsity", "0.9"],
+            "at most 0.5 of them can go, got sparsity=0.9",
+        ),
+        (["digits", "--structure", "nm", "--n", "4"], "n is below m; got NM(4, 4)"),
+        (
+            ["--of", "operations"],
+            "--of does nothing with --structure elements: leave it out, or pass --struct",
+        ),
+        (["--structure", "blocks", "--couple"], "--couple does nothing with --structure blocks"),
+        (["--structure", "nm", "--multiple-of", "8"], "or pass --structure channels"),
+        (["--min-channels", "4"], "--min-channels does nothing with --structure elements"),
+        (["--structure", "channels", "--rows", "4"], "or pass --structure blocks"),
+        (["--m", "8"], "or pass --structure nm"),
+        (["--fade", "foo"], "--fade does nothing with --method auto: leave it out, or pass --method variant"),
+        (["gcn-cora", "--rounds", "3"], "--rounds does nothing with --method auto"),
         (["digits", "--structure", "blocks", "--rows", "0"], "rows is above 0, got 0"),
         (["digits", "--device", "tpu"], "no device 'tpu' here"),
+        (
+            ["--structure", "channels", "--no-norm"],
+            "smallcnn has none with --no-norm: pass --structure",
+        ),
     ],
 )
 def test_wrong_input_to_run(fadeout, arguments, message):
@@ -140,6 +159,37 @@ def test_the_command_line_and_the_catalogue_name_the_same_run(monkeypatch):
     commands.run(["resnet50-imagenet", "--structure", "channels", "--method", "liu", "--sparsity", "0.5"])
     assert seen == [task("resnet50-imagenet", structure="channels", method="liu", sparsity=0.5)]
     assert seen[0].last_fine_tune == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sparsity", "words"),
+    [
+        ([], 0.5, "50 % of weights as 2:4"),
+        (["--n", "1"], 0.75, "75 % of weights as 1:4"),
+        (["--sparsity=0.3"], 0.3, "30 % of weights, at most 2 of every 4, seed"),
+        (["--n", "1", "--m", "16", "--sparsity", "0.9"], 0.9, "90 % of weights, at most 15 of every 16,"),
+    ],
+)
+def test_the_sparsity_of_groups(monkeypatch, arguments, sparsity, words):
+    seen = []
+    monkeypatch.setattr(commands, "_run", lambda run, options: seen.append(run))
+    commands.run(["digits", "--structure", "nm", *arguments])
+    assert seen[0].sparsity == sparsity
+    assert words in str(seen[0])
+
+
+def test_groups_are_pruned_without_a_word_about_the_sparsity(fadeout, tmp_path):
+    code, output, complaint = fadeout("run", "--structure", "nm", "--method", "gmp", *SHORT)
+    assert (code, complaint) == (0, "")
+    assert "gmp 50 % of weights as 2:4 seed 0" in output
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_a_task_has_set_is_no_choice_of_the_user(monkeypatch, name):
+    seen = []
+    monkeypatch.setattr(commands, "_run", lambda run, options: seen.append(run))
+    commands.run([name, "--method", "dense"])
+    assert seen[0].method == "dense"
 
 
 # reproduce ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fadeout.experiments.build import build_data, build_model, build_structure
+from fadeout.experiments.build import build_data, build_fitting, build_model, build_structure
 from fadeout.experiments.run import Run
 from fadeout.experiments.tasks import task
 
@@ -81,3 +81,10 @@ def test_time_is_that_of_as_many_examples_as_asked_for():
     assert build_structure(run, torch.ones(1, 1, 8, 8)).example_input.shape == (3, 1, 8, 8)
     with pytest.raises(ValueError, match="digits is one example, got time_batch=3"):
         build_structure(run, (torch.ones(4, 2), torch.ones(2, 5)))
+
+
+def test_channels_are_ranked_by_batch_norms():
+    example = torch.zeros(1, 1, 28, 28)
+    with pytest.raises(ValueError, match="scales of batch-norms, and lenet5 has none: pass --structure"):
+        build_fitting(Run(model="lenet5", structure="channels"), 10, example)
+    assert build_fitting(Run(model="lenet5", structure="channels", method="dense"), 10, example)

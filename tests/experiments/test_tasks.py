@@ -48,3 +48,9 @@ def test_channels_on_imagenet_are_fine_tuned_longer():
     assert task("resnet50-imagenet", method="liu", structure="channels").last_fine_tune == 40
     assert task("resnet50-imagenet", method="liu", structure="channels", last_fine_tune=3).last_fine_tune == 3
     assert task("resnet50-imagenet", method="han").last_fine_tune == 15
+
+
+def test_groups_are_complete_unless_a_sparsity_is_given():
+    assert task("digits", structure="nm") == task("digits", structure="nm", sparsity=0.5)
+    assert task("digits", structure="nm", n=1, m=8).sparsity == 0.875
+    assert task("digits", structure="nm", sparsity=0.3).sparsity == 0.3

@@ -17,7 +17,7 @@ from fadeout.experiments.distributed import join, launched
 from fadeout.experiments.execute import Stopped, execute
 from fadeout.experiments.report import report as write_report
 from fadeout.experiments.result import describe_record
-from fadeout.experiments.run import DATA, MODELS, Run
+from fadeout.experiments.run import DATA, MODELS, Run, check_used
 from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.sweep import check_jobs
 from fadeout.experiments.tasks import TASKS, task
@@ -88,7 +88,11 @@ def run(arguments: list[str]) -> None:
     )
     chosen = {f.name: getattr(typed, f.name) for f in fields(Run)}
     changes = {field: value for field, value in chosen.items() if value != getattr(TASKS[name], field)}
-    _run(task(name, **changes), typed)
+    if any(word.partition("=")[0] == "--sparsity" for word in arguments):  # also if it is the task's own
+        changes["sparsity"] = typed.sparsity
+    config = task(name, **changes)
+    check_used(config, changes)
+    _run(config, typed)
 
 
 def _run(config: Run, options: Command) -> None:

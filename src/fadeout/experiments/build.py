@@ -64,6 +64,13 @@ def build_fitting(run: Run, num_classes: int, example: Any) -> nn.Module:
             f"the network {run.model} does not go with the data {run.data}, whose inputs are {shapes}: "
             f"{str(error).partition(chr(10))[0]}"
         ) from error
+    norms = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    if run.structure == "channels" and run.method != "dense" and not norms:
+        out = "" if run.norm else " with --no-norm"
+        raise ValueError(
+            f"a run ranks channels by the scales of batch-norms, and {run.model} has none{out}: pass "
+            "--structure elements, or another --model"
+        )
     return model
 
 

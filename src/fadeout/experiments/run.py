@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -52,11 +52,12 @@ class Common:
     columns: int = field(default=16, metadata=_LATER)
     """of a tile, with blocks"""
     n: int = field(default=2, metadata=_LATER)
-    """weights that stay of every m, with nm; sparsity is then 1 - n / m"""
+    """weights that stay of every m, with nm; more where the sparsity is below 1 - n / m"""
     m: int = field(default=4, metadata=_LATER)
     """weights of a group, with nm"""
     sparsity: float = 0.9
-    """the fraction to remove: of the prunable weights, or with channels of all parameters"""
+    """the fraction to remove: of the prunable weights, or with channels of all parameters; nm removes at most
+    1 - n / m, and that if no sparsity is given"""
     seed: int = 0
     """of the initialisation, the order of the data, augmentation and dropout: the same for every method"""
 
@@ -200,14 +201,36 @@ class Run(_Options, Common):
         parts = [self.network, "on", f"{self.data}:", self.method]
         if self.method != "dense":
             unit = self.of if self.structure == "channels" else "weights"
-            parts.append(f"{100 * self.sparsity:g} % of {unit}")
-            sizes = {"blocks": f"in tiles of {self.rows} x {self.columns}", "nm": f"as {self.n}:{self.m}"}
-            parts += [sizes[self.structure]] if self.structure in sizes else []
+            whole = self.sparsity >= 1 - self.n / self.m - 1e-3  # as NM sees it
+            groups = f" as {self.n}:{self.m}" if whole else f", at most {self.m - self.n} of every {self.m},"
+            sizes = {"blocks": f" in tiles of {self.rows} x {self.columns}", "nm": groups}
+            parts.append(f"{100 * self.sparsity:g} % of {unit}{sizes.get(self.structure, '')}")
         if "a_min" in METHODS[self.method].options:
             parts.append(f"({self.a_min:g} to {self.a_max:g})")
         parts.append(f"seed {self.seed}")
         return " ".join(parts) + (", shortened" if self.shortened else "")
 
+
+def check_used(run: Run, chosen: Iterable[str]) -> None:
+    """Raise where a field that somebody chose says nothing about a run of this structure and method."""
+    for name in chosen:
+        structures = [structure for structure, own in _OWN_FIELDS.items() if name in own]
+        methods = [method.name for method in METHODS.values() if name in method.options]
+        for kind, accepted in (("structure", structures), ("method", methods)):
+            if accepted and getattr(run, kind) not in accepted:
+                option, value = f"--{name.replace('_', '-')}", getattr(run, kind)
+                raise ValueError(
+                    f"{option} does nothing with --{kind} {value}: leave it out, or pass --{kind} "
+                    f"{' or '.join(accepted)}"
+                )
+
+
+_OWN_FIELDS = {
+    "blocks": ("rows", "columns"),
+    "nm": ("n", "m"),
+    "channels": ("min_channels", "of", "time_batch", "engine", "multiple_of", "couple"),
+}
+"""The fields that only one structure has."""
 
 DEFAULTS = {each.name: each.default for each in fields(Run)}
 """What a field is where a record does not name it."""

@@ -6,6 +6,7 @@ from typing import Any
 from fadeout._checks import known
 from fadeout.experiments.run import Run
 from fadeout.methods.registry import METHODS
+from fadeout.structures.nm import NM
 
 _CIFAR = Run(
     data="cifar10", model="resnet20", width=64, epochs=300, batch_size=128, fine_tune=15, last_fine_tune=50
@@ -81,6 +82,8 @@ STRENGTHS: dict[tuple[str, int | None, str, str], tuple[float, float]] = {
 def task(name: str, **changes: object) -> Run:
     """A run of a task, with some fields changed; the paper's strengths where it names them.
 
+    The sparsity of ``nm`` is 1 - n / m if none is given.
+
     >>> run = task("gcn-cora", method="swd", sparsity=0.99)
     >>> run.a_min, run.a_max, run.epochs
     (0.1, 1000000.0, 2000)
@@ -96,4 +99,6 @@ def task(name: str, **changes: object) -> Run:
         chosen["a_max"] = high if chosen["a_max"] is None else chosen["a_max"]
     if chosen["structure"] == "channels" and chosen["data"] == "imagenet" and "last_fine_tune" not in changes:
         chosen["last_fine_tune"] = 40  # after its one removal
+    if chosen["structure"] == "nm" and "sparsity" not in changes:
+        chosen["sparsity"] = NM(chosen.get("n", Run.n), chosen.get("m", Run.m)).sparsity
     return Run(**chosen)
