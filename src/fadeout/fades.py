@@ -167,6 +167,8 @@ class Latent(Fade):
     constant learning rate makes them cross ``T`` so often that the network cannot follow. At 0.75 they stand
     still, and the set of weights that are left is settled: in the last quarter the optimizer steps the sparse
     weights themselves, and there are no latents any more.
+    In networks with batch-norms, gradients of rows of which no weight is left are scaled down to those of
+    others: the norm of a channel that does not vary makes them hundreds of times larger.
     Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
     which therefore changes nothing.
 
