@@ -140,12 +140,45 @@ def test_a_head_for_training_keeps_what_it_reads():
     model = Net(forward, a=conv(3, 4), b=conv(4, 2), helper=conv(4, 2)).double()
     with torch.no_grad():
         model.b.weight[:, 0] = 0
-    with pytest.warns(UserWarning, match="cannot keep this network's outputs"):
+    with pytest.warns(UserWarning, match="cannot keep this network's outputs.*pass for_inference=True"):
         small = fadeout.compact(model, IMAGES)
     same_outputs(model, small, IMAGES, training=True)
     small = fadeout.compact(model, IMAGES, for_inference=True)
     assert shapes(small)["a.weight"] == (3, 3, 1, 1)
     same_outputs(model, small, IMAGES)
+
+
+def test_noise_in_training_is_no_other_output():
+    def forward(m, x):
+        x = m.a(x)
+        return m.b(x + torch.randn_like(x) if m.training else x)
+
+    model = Net(forward, a=conv(3, 4), b=conv(4, 2)).double()
+    kill(model.a, channels=[0])
+    small = fadeout.compact(model, IMAGES)
+    assert shapes(small)["a.weight"] == (3, 3, 1, 1)
+    same_outputs(model, small, IMAGES)
+
+
+# Modes and devices ----------------------------------------------------------------------------------
+
+
+def test_under_inference_mode_a_network_comes_out_that_can_be_trained():
+    model = chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(IMAGES).sum().backward()
+    optimizer.step()
+    with torch.inference_mode():
+        example = IMAGES.clone()
+        small, carried = fadeout.compact(model, example, optimizer=optimizer)
+    small(IMAGES).sum().backward()
+    carried.step()
+
+
+def test_weights_without_values():
+    model, example = nn.Linear(4, 2).to("meta"), torch.zeros(1, 4, device="meta")
+    with pytest.raises(ValueError, match=r"on the device 'meta', where weights have no values.*to_empty"):
+        fadeout.compact(model, example)
 
 
 # Batch-norm's shift ---------------------------------------------------------------------------------

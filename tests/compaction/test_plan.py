@@ -52,6 +52,7 @@ def test_plans_for_other_networks(kept):
         {"biases": [3]},
         {"was": {"_0": None}},
         {"parameters": "many"},
+        {"rewrite": 1},
     ],
 )
 def test_plans_that_somebody_made(changes):

@@ -106,3 +106,17 @@ def test_what_stays_for_its_own_sake_is_what_stays_anyway():
     kill(model.d, channels=ALL)
     small = check(model, {"a": [1, 2, 3], "b": (ALL, [1, 2, 3]), "c": [0], "d": (ALL, [0])})
     assert shapes(small)["a.weight"] == (3, 3, 1, 1)
+
+
+def test_what_nobody_in_the_network_reads_stays():
+    """The user may read it, where it is kept."""
+
+    def forward(m, x):
+        x = F.relu(m.a(x))
+        m.kept = m.c(x)
+        return m.b(x)
+
+    model = Net(forward, a=conv(3, 4), b=conv(4, 2), c=conv(4, 3))
+    kill(model.a, channels=[0])
+    small = check(model, {"a": [1, 2, 3], "b": (ALL, [1, 2, 3]), "c": (ALL, [1, 2, 3])})
+    torch.testing.assert_close(small.kept, model.kept)

@@ -40,3 +40,12 @@ def test_variants_have_another_batch_or_another_image_size():
 def test_tensors_in_whatever_a_network_returns():
     x = torch.zeros(1)
     assert tensors_in({"a": [x, (x, None)], "b": 3}) == [x, x]
+
+
+def test_random_numbers_stand_in_for_those_that_are_not_whole():
+    given = Example.of((torch.zeros(50, dtype=torch.float16), torch.arange(3), True))
+    drawn, again = given.random(), given.random()
+    assert (drawn.args[0].dtype, len(drawn.args[0])) == (torch.float16, 50)
+    assert 0 <= drawn.args[0].min() < 0.2 < 0.8 < drawn.args[0].max() <= 1
+    assert torch.equal(drawn.args[0], again.args[0])
+    assert drawn.args[1:] == given.args[1:]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fadeout.graph.example import Example
-from fadeout.graph.outputs import agree
+from fadeout.graph.outputs import agree, of_other_sizes
 
 
 class Times(nn.Module):
@@ -74,3 +74,67 @@ def test_a_network_that_misses_what_it_reads_is_not_the_same():
             return x * self.factor
 
     assert not agree(Times(1), Reads(), Example.of(torch.ones(2)))
+
+
+class Shifted(Times):
+    """The input times a factor, and a large number."""
+
+    def forward(self, x):
+        return super().forward(x) + 20
+
+
+class Picky(Times):
+    """Takes nothing but zeros."""
+
+    def forward(self, x):
+        if x.any():
+            raise KeyError(x)
+        return super().forward(x) + 1
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+def test_an_example_of_zeros_is_not_all_that_is_compared():
+    example, before = Example.of(torch.zeros(2, 3)), torch.get_rng_state()
+    assert agree(Times(1), Times(1), example)
+    assert not agree(Times(1), Times(2), example)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_random_numbers_that_the_network_does_not_take():
+    example = Example.of(torch.zeros(2, 3))
+    assert agree(Picky(1), Picky(1), example)
+    assert not agree(Picky(1), Times(1), example)
+    assert not agree(Times(1), Picky(1), example)
+
+
+@pytest.mark.parametrize("example", [torch.zeros(1, 8), torch.ones(1, 8), torch.randn(4, 8)])
+def test_a_large_bias_hides_nothing(example):
+    assert agree(Shifted(1), Shifted(1 + 1e-6), Example.of(example))
+    assert not agree(Shifted(1), Shifted(0.95), Example.of(example))
+
+
+def test_whole_inputs_have_a_spread_of_their_own():
+    example = Example.of(torch.arange(4))
+    assert agree(Shifted(0.1), Shifted(0.1), example)
+    assert not agree(Shifted(0.1), Shifted(0.09), example)
+
+
+def test_what_is_random_repeats_with_the_same_seed_only():
+    example = Example.of(torch.zeros(2, 3))
+    assert agree(Noise(), Noise(), example)
+    assert not agree(Noise(), Noise(), example, seeds=(0, 1))
+
+
+def test_a_number_beside_images_is_no_batch():
+    """Its length is asked for nowhere."""
+    example = Example.of((torch.tensor(2.0), torch.zeros(1, 3, 4, 4)))
+    assert [one.tensors[1].shape for one in of_other_sizes(Product(), example)] == [(1, 3, 8, 8)]
+
+
+class Product(nn.Module):
+    def forward(self, x, y):
+        return x * y

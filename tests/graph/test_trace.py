@@ -101,3 +101,38 @@ def test_an_example_that_the_network_does_not_take_is_no_matter_of_tracing():
     with pytest.raises(ValueError, match=r"cannot be run on its example.*\n\(RuntimeError: mat1") as caught:
         trace(nn.Sequential(nn.Linear(4, 2)), torch.zeros(1, 5))
     assert "leaves" not in str(caught.value)
+
+
+@pytest.mark.parametrize("by", ["class", "instance"])
+def test_leaves_that_have_a_rule_keep_all_their_channels_too(by):
+    model = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 3), nn.ReLU(), conv(3, 2))
+    kill(model[0], model[1], model[3], channels=[1])
+    kept = {"3": [0, 2], "5": (ALL, [0, 2])}
+    check(model, kept, leaves=[nn.BatchNorm2d] if by == "class" else [model[0], model[1]])
+
+
+def test_leaves_are_named_where_zeros_stay():
+    model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 2))
+    kill(model[0], channels=[1])
+    with pytest.warns(UserWarning, match=r"1 of '0' stay, because '0' is one of the leaves"):
+        fadeout.compact(model, IMAGES.float(), leaves=[model[0]])
+
+
+def test_an_empty_example():
+    for use in (fadeout.compact, trace):
+        with pytest.raises(ValueError, match=r"empty, of shape \(0, 4\): pass .* batch size of 1 or more"):
+            use(nn.Linear(4, 2), torch.zeros(0, 4))
+
+
+def test_a_part_of_an_example_may_be_empty():
+    model = Net(lambda m, x: m.b(m.a(x[1])), a=conv(3, 4), b=conv(4, 2))
+    kill(model.a, channels=[1])
+    small = fadeout.compact(model, ([torch.zeros(0), IMAGES.float()],))
+    assert small.a.out_channels == 3
+
+
+def test_a_network_that_was_made_for_inference_only():
+    with torch.inference_mode():
+        model = nn.Linear(4, 2)
+    with pytest.raises(ValueError, match=r"made under torch.inference_mode\(\).*: make it outside"):
+        trace(model, torch.zeros(1, 4))

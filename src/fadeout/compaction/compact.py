@@ -16,7 +16,9 @@ from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.compaction.zeros import why_zeros_stay
 from fadeout.graph.analysis import analyse
+from fadeout.graph.example import Example
 from fadeout.graph.outputs import agree, of_other_sizes
+from fadeout.graph.rules.base import Analysis, Network
 from fadeout.graph.trace import trace
 from fadeout.torch_bridge.parameters import unwrap
 
@@ -61,7 +63,7 @@ def compact(
     mode, up to rounding, and in training mode too where the removed channels are exactly zero. The model
     itself is untouched. The copy keeps the user's class and ``forward`` where it can; where a line of
     ``forward`` must change (the sides of an addition keep different channels, or a number of channels is
-    written in it), it is a ``torch.fx.GraphModule`` with the same parameter names.
+    written in it, or computed with), it is a ``torch.fx.GraphModule`` with the same parameter names.
 
     Where channels are zero and stay although something could be done about it, a warning says how many, in
     which layers, why, and what to do.
@@ -69,15 +71,16 @@ def compact(
     Args:
         model: the network.
         example_input: a tensor, a tuple of positional arguments, or a mapping of keyword arguments. Branches
-            of the forward are taken as it decides them; outputs are compared on it, and on another batch
-            size and another image size if the network takes them.
+            of the forward are taken as it decides them; outputs are compared on it, and on random numbers,
+            another batch size and another image size if the network takes them.
         optimizer: also carry over its state (momentum, Adam's moments) and return (module, optimizer).
         couple: both sides of an addition keep the same channels, so that no channels are gathered by index.
         for_inference: also do what holds only in evaluation mode: fold constants that come out of running
             statistics, and make batch-norms part of the convolution or linear layer before them; and let
             channels lie in an order in which fewer are gathered by index (both not where an optimizer is
             given).
-        leaves: modules, or classes of modules, that cannot be traced; they keep all their channels.
+        leaves: modules, or classes of modules, that cannot or shall not be traced; they keep all their
+            channels.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> with torch.no_grad():
@@ -93,46 +96,70 @@ def compact(
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise ValueError(f"optimizer is a torch.optim.Optimizer or None, got {shown(optimizer)}")
     model = unwrap(model)
-    network = trace(model, example_input, leaves)
-    options: dict[str, Any] = {"couple": couple, "for_inference": for_inference}
-    keep_forward = not network.rewritable and not for_inference  # as Channels counts
-    folds = for_inference and optimizer is None  # with one, training goes on
+    if any(one.is_meta for one in (*model.parameters(), *model.buffers())):
+        raise ValueError(
+            "the model is on the device 'meta', where weights have no values: what is zero cannot be found. "
+            "Call model.to_empty(device='cpu'), load its weights, and compact it then"
+        )
+    with torch.inference_mode(False):  # so that what comes out can be trained
+        network = trace(model, example_input, leaves)
+        examples = [network.example, *of_other_sizes(model, network.example)]
+        folds = for_inference and optimizer is None  # with one, training goes on
+        analysis, found, fits = _smallest(network, examples, couple, for_inference, folds)
+        if fits:
+            message = why_zeros_stay(
+                analysis, lambda other: _size(cut(other, fold=other.for_inference).model)
+            )
+        else:
+            before, after = _size(model), _size(found.model)
+            message = (
+                "compact() cannot keep this network's outputs, and returns it whole: of its "
+                f"{before:,} parameters {before - after:,} belong to dead channels, and stay"
+            )
+            if not for_inference and _smallest(network, examples, couple, for_inference=True)[-1]:
+                message += ". Where it is trained no more, pass for_inference=True: then they go"
+            found = cut(analyse(network, whole=True))
+        if message is not None:
+            warn(message)
+        small = found.model
+        set_plans(
+            small, [*plans_of(model), found.plan] if found.slices or found.plan.folded else plans_of(model)
+        )
+        return small if optimizer is None else (small, cut_optimizer(optimizer, model, found))
 
-    others = of_other_sizes(model, network.example)
+
+def _smallest(
+    network: Network, examples: list[Example], couple: bool, for_inference: bool, folds: bool = False
+) -> tuple[Analysis, Cut, bool]:
+    """The smallest network that is found, and whether its outputs are the same."""
+    model = network.model
+    keep_forward = not network.rewritable and not for_inference  # as Channels counts
 
     def fits(found: Cut) -> bool:
         if keep_forward and found.rewritten:
             return False
-        if not all(agree(model, found.model, each) for each in (network.example, *others)):
+        if not all(agree(model, found.model, each) for each in examples):
             return False
         if not keep_forward:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
-        twins = [copy.deepcopy(one) for one in (model, model, model, found.model)]
-        repeats = agree(twins[0], twins[1], network.example, training=True)  # what is random does not
-        return not repeats or agree(twins[2], twins[3], network.example, training=True)
+        one, two, three, small = (copy.deepcopy(each) for each in (model, model, model, found.model))
+        repeats = agree(one, two, network.example, training=True, seeds=(0, 1))  # what is random does not
+        return not repeats or agree(three, small, network.example, training=True)
 
-    # Where the user's forward does more than the graph shows, only what it can run as it stands is cut.
-    for keep in (keep_forward, True):
-        analysis = analyse(network, **options, keep_forward=keep)
-        found = cut(analysis, fold=folds)
+    def attempt(keep: bool, rewrite: bool = False) -> tuple[Analysis, Cut]:
+        analysis = analyse(network, for_inference=for_inference, couple=couple, keep_forward=keep)
+        return analysis, cut(analysis, folds, rewrite)
+
+    analysis, found = attempt(keep_forward)
+    # Where the user's forward computes with numbers of channels, the graph has what they were. Where it does
+    # more than the graph shows, only what it can run as it stands is cut.
+    stands_in = found.slices and (network.rewritable or (for_inference and network.holds))
+    for keep, rewrite in (*([(False, True)] if stands_in else []), (True, False)):
         if fits(found):
-            message = why_zeros_stay(
-                analysis, lambda other: _size(cut(other, fold=other.for_inference).model)
-            )
-            break
-    else:
-        before, after = _size(model), _size(found.model)
-        message = (
-            "compact() cannot keep this network's outputs, and returns it whole: of its "
-            f"{before:,} parameters {before - after:,} belong to dead channels, and stay"
-        )
-        found = cut(analyse(network, whole=True))
-    if message is not None:
-        warn(message)
-    small = found.model
-    set_plans(small, [*plans_of(model), found.plan] if found.slices or found.plan.folded else plans_of(model))
-    return small if optimizer is None else (small, cut_optimizer(optimizer, model, found))
+            return analysis, found, True
+        analysis, found = attempt(keep, rewrite)
+    return analysis, found, fits(found)
 
 
 def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.Module:
@@ -150,7 +177,7 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
         flow.constant = torch.zeros_like(flow.constant)
         for channel, value in plan.constants.get(name, {}).items():
             flow.constant[int(channel)] = value
-    small = cut(analysis).model
+    small = cut(analysis, rewrite=plan.rewrite).model
     for layer, norm in plan.folded.items():
         fold(small, layer, norm)
     set_plans(small, [*plans_of(model), plan])

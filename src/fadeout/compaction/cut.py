@@ -41,13 +41,14 @@ class Cut:
         return _name_now(name, self.renamed)
 
 
-def cut(analysis: Analysis, fold: bool = False) -> Cut:
+def cut(analysis: Analysis, fold: bool = False, rewrite: bool = False) -> Cut:
     """Cut what nobody needs out of a copy of the network.
 
     Args:
         analysis: what is needed.
         fold: for inference: batch-norms become part of the layers before them, where they can, and channels
             lie in an order in which gathers move as few as they can.
+        rewrite: the forward becomes that of the graph even where no call in it changes.
     """
     editor = _edit(analysis)
     if fold and editor.gathers:
@@ -57,15 +58,17 @@ def cut(analysis: Analysis, fold: bool = False) -> Cut:
     for gather in editor.gathers.values():
         gather.to(device)
     kept = editor.set_attributes()
-    rewritten = bool(editor.calls.keys() - kept) or any(
-        _wrapped(*edge, analysis) is None for edge in editor.gathers
+    rewritten = (
+        rewrite
+        or bool(editor.calls.keys() - kept)
+        or any(_wrapped(*edge, analysis) is None for edge in editor.gathers)
     )
     renamed = {} if rewritten else _wrap(editor)
     small = _rewrite(editor) if rewritten else editor.model
     folded = foldable(analysis, renamed) if fold else {}
     for layer, norm in folded.items():
         fold_norm(small, layer, norm)
-    return Cut(small, _plan(editor, renamed, folded), editor.slices, renamed, rewritten)
+    return Cut(small, _plan(editor, renamed, folded, rewrite), editor.slices, renamed, rewritten)
 
 
 def _edit(analysis: Analysis) -> "_Editor":
@@ -160,7 +163,7 @@ def _name_now(name: str, renamed: dict[str, str]) -> str:
     return f"{renamed[module]}.{leaf}" if module in renamed else name
 
 
-def _plan(editor: _Editor, renamed: dict[str, str], folded: dict[str, str]) -> Plan:
+def _plan(editor: _Editor, renamed: dict[str, str], folded: dict[str, str], rewrite: bool) -> Plan:
     analysis = editor.analysis
     flows = {node.name: flow for node, flow in analysis.flows.items() if flow.changes}
     known = {name: flow.constant.nan_to_num(0.0) for name, flow in flows.items()}
@@ -179,6 +182,7 @@ def _plan(editor: _Editor, renamed: dict[str, str], folded: dict[str, str]) -> P
         was={_name_now(name, renamed): list(shape) for name, shape in editor.was.items()},
         parameters=sum(p.numel() for p in analysis.network.model.parameters()),
         folded=folded,
+        rewrite=rewrite,
     )
 
 

@@ -32,6 +32,8 @@ class Plan:
     """For the reader: how many parameters the network had before."""
     folded: dict[str, str] = field(default_factory=dict)
     """By the name of a layer, as it is now, that of the batch-norm which is part of it."""
+    rewrite: bool = False
+    """Whether the forward must be that of the graph, though no call in it changes: it asks for widths."""
 
     def __post_init__(self):
         # it may come from a file that somebody made
@@ -47,6 +49,7 @@ class Plan:
                 and all(isinstance(each, str) for each in (*self.biases, *self.was, *self.kept))
                 and all(isinstance(each, str) for pair in self.folded.items() for each in pair)
                 and type(self.parameters) is int
+                and type(self.rewrite) is bool
             )
         except (TypeError, AttributeError, KeyError, RecursionError):
             sound, shapes = False, []
@@ -60,8 +63,8 @@ class Plan:
 
     def as_data(self) -> dict[str, Any]:
         """The fields, those that came later only where they say something: old files stay as they are."""
-        fields = asdict(self)
-        return {name: value for name, value in fields.items() if value or name not in ("keywords", "folded")}
+        later = ("keywords", "folded", "rewrite")
+        return {name: value for name, value in asdict(self).items() if value or name not in later}
 
     def example(self, device: torch.device | None = None) -> Example:
         """Arguments like those of the example."""

@@ -172,6 +172,8 @@ class _Reasons:
         for kind, how, fold in computers(module):
             weight = f"their {kind}" if own else f"the {kind} of {name!r}"
             return f"{how} computes {weight}: call {fold} first"
+        if id(module) in self.network.leaves:
+            return f"{name!r} is one of the leaves, which keep all their channels"
         if type(module) in MODULES:
             return f"the weights of {name!r} are shared, or read elsewhere"
         return f"class {type(module).__name__} has no rule"

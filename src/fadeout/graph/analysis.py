@@ -52,9 +52,9 @@ def _find_constants_and_needs(a: Analysis, whole: bool) -> None:
         rule.constants(node, a)
         if node in a.network.overwritten:
             a.flows.pop(node, None)
-    if whole:
-        for flow in a.flows.values():
-            flow.needed.fill_(True)
+    for node in list(a.flows):
+        if whole or not node.users:  # what nobody reads is kept somewhere: the user may read it there
+            a.need_all(node)
     there = list(a.rules.items())
     ways = itertools.cycle((there[::-1], there))
     a.changed = True

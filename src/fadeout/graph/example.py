@@ -58,6 +58,21 @@ class Example:
             found.append(self.map(lambda one: one.repeat(1, 1, 2, 2) if one is images[0] else one))
         return found
 
+    def random(self) -> "Example":
+        """The same with numbers drawn from 0 to 1, always the same ones, in place of all that are not whole.
+
+        From 0 to 1, because that much a forward can take that makes indices, roots or logarithms of them.
+        """
+        generator = torch.Generator("cpu").manual_seed(0)
+
+        def drawn(one: Tensor) -> Tensor:
+            if not (one.is_floating_point() or one.is_complex()) or one.layout != torch.strided:
+                return one
+            kind = torch.complex128 if one.is_complex() else torch.float64
+            return torch.rand(one.shape, generator=generator, dtype=kind, device="cpu").to(one)
+
+        return self.map(drawn)
+
     def named(self, forward: Callable[..., Any]) -> dict[str, Any]:
         """The arguments by the names that they have in a forward, in its order.
 

@@ -1,6 +1,6 @@
 """What networks give: whether two of them agree, on the example and on inputs of other sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,22 +12,33 @@ from fadeout.graph.example import Example, tensors_in
 from fadeout.torch_bridge.modes import in_mode, still
 
 _NEAR = 0.1  # of the largest output, at most: rounding to bfloat16 was seen to change deep networks by 0.02
+_ROUNDING = 300  # units in the last place of the largest output: deep networks were seen to move by 6
 
 
 @torch.no_grad()
-def agree(model: nn.Module, other: nn.Module, example: Example, training: bool = False) -> bool:
-    """Whether two modules give the same on the example."""
-    outputs = []
-    for module in (model, other):
-        args, kwargs = example.fresh()
-        try:
-            with in_mode(module, training), torch.random.fork_rng(devices=[]), _WithoutDropout():
-                torch.manual_seed(0)
-                outputs.append(tensors_in(module(*args, **kwargs)))
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError):
-            return False
-    mine, theirs = outputs
-    return len(mine) == len(theirs) and all(map(_near, mine, theirs))
+def agree(
+    model: nn.Module,
+    other: nn.Module,
+    example: Example,
+    training: bool = False,
+    seeds: tuple[int, int] = (0, 0),
+) -> bool:
+    """Whether two modules give the same on the example, and on random numbers if the first takes them.
+
+    An example is often all zeros, and shows little of what a network does. How far apart two outputs may lie
+    depends on how far they move between the two: a large bias must not hide what else there is.
+    """
+    examples = [example, example.random()] if any(map(_has_fractions, example.tensors)) else [example]
+    mine, theirs = (
+        [_outputs(module, each, training, seed) for each in examples]
+        for module, seed in zip((model, other), seeds, strict=True)
+    )
+    shapes = [[one.shape for one in each or ()] for each in mine]
+    if mine[-1] is None or shapes[0] != shapes[-1]:  # random numbers are not for it
+        mine, theirs = mine[:1], theirs[:1]
+    if any(each is None or len(each) != len(shapes[0]) for each in (*mine, *theirs)):
+        return False
+    return all(map(_near, zip(*mine, strict=True), zip(*theirs, strict=True)))
 
 
 def of_other_sizes(model: nn.Module, example: Example) -> list[Example]:
@@ -86,6 +97,17 @@ class _WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _outputs(module: nn.Module, example: Example, training: bool, seed: int) -> list[Tensor] | None:
+    """What a network gives; None where it does not take the example."""
+    args, kwargs = example.fresh()
+    try:
+        with in_mode(module, training), torch.random.fork_rng(devices=[]), _WithoutDropout():
+            torch.manual_seed(seed)
+            return tensors_in(module(*args, **kwargs))
+    except Exception:  # whatever it does with numbers, or with channels, that it was not made for
+        return None
+
+
 def _rows(model: nn.Module, example: Example) -> list[float]:
     """How many rows each output has for a row of the input; empty where the network does not take it."""
     args, kwargs = example.fresh()
@@ -94,15 +116,31 @@ def _rows(model: nn.Module, example: Example) -> list[float]:
             outputs = tensors_in(model(*args, **kwargs))
     except Exception:  # whatever it does with an input that it was not made for
         return []
-    return [len(one) / len(example.tensors[0]) for one in outputs if one.dim()]
+    rows = next((len(one) for one in example.tensors if one.dim() and len(one)), 1)
+    return [len(one) / rows for one in outputs if one.dim()]
 
 
-def _near(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether two tensors are the same up to rounding."""
-    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+def _near(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
+    """Whether two networks give the same up to rounding, on one input or on two."""
+    first = mine[0]
+    if any((one.shape, one.dtype) != (first.shape, first.dtype) for one in theirs):
         return False
-    if not mine.is_floating_point() and not mine.is_complex():
-        return torch.equal(mine, theirs)
-    near = min((100 * torch.finfo(mine.dtype).eps) ** 0.5, _NEAR)
-    scale = float(mine.abs().nan_to_num(0.0, 0.0, 0.0).max()) if mine.numel() else 0.0
-    return torch.allclose(mine, theirs, rtol=near, atol=near * max(scale, 1e-30), equal_nan=True)
+    if not _has_fractions(first):
+        return all(map(torch.equal, mine, theirs))
+    eps = torch.finfo(first.dtype).eps
+    spread = _largest(mine[-1] - first if len(mine) > 1 else first - first.flatten()[:1])
+    for one, other in zip(mine, theirs, strict=True):
+        largest = _largest(one)
+        near = min((100 * eps) ** 0.5, _NEAR) * min(spread or largest, largest)
+        near = max(near, min(_ROUNDING * eps, _NEAR) * largest, 1e-30)
+        if not torch.allclose(one, other, rtol=0.0, atol=near, equal_nan=True):
+            return False
+    return True
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().nan_to_num(0.0, 0.0, 0.0).max()) if values.numel() else 0.0
+
+
+def _has_fractions(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

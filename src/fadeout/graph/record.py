@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
@@ -217,6 +218,8 @@ class Recording(TorchFunctionMode):
             return kind(map(self._argument, value))
         if isinstance(value, Mapping) and type(value) is dict:
             return {key: self._argument(one) for key, one in value.items()}
+        if isinstance(value, np.generic):  # which the code of a graph cannot name
+            return value.item()
         if value is None or isinstance(value, _PLAIN):
             return value
         raise UnfollowedError(f"an argument is a {type(value).__module__}.{type(value).__qualname__}")

@@ -1,5 +1,6 @@
 """A network becomes a graph of calls, with the shape of every value and a rule for every call."""
 
+import math
 import os
 import traceback
 from collections import defaultdict
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from fadeout.graph.example import Example
@@ -19,6 +21,7 @@ from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.sharding import is_distributed
 
 
+@torch.inference_mode(False)  # in which torch does not say whether a tensor was written into
 def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> Network:
     """Record a network's forward on an example, as a graph.
 
@@ -34,12 +37,8 @@ def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> N
     >>> {node.name: tuple(shape) for node, shape in network.shapes.items()}
     {'input_1': (1, 4), '_0': (1, 8), '_1': (1, 8)}
     """
-    if any(map(is_distributed, model.parameters())):
-        raise ValueError(
-            "the model's parameters are distributed over processes: call fadeout.save(model, path) on "
-            "all of them, and load the file in one"
-        )
     example, chosen = Example.of(example_input), _Leaves(leaves)
+    _check(model, example)
     recording = _record(model, example, chosen, training=False)
     graph = recording.graph
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -52,13 +51,33 @@ def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> N
         follows_training=_training_arguments(recording, model, chosen, example),
         constants=recording.constants,
         derived=chosen.derived,
+        leaves={id(module) for module in modules.values() if chosen.has(module)},
     )
     for node in graph.nodes:  # in order: a rule may depend on those before it
-        network.rules[node] = rule_of(node, network)
+        is_leaf = id(network.module(node)) in network.leaves
+        network.rules[node] = Rule() if is_leaf else rule_of(node, network)
         before = node.all_input_nodes[:1]
         if before and len(before[0].users) > 1 and _is_in_place(node, network):
             network.overwritten.add(before[0])
     return network
+
+
+def _check(model: nn.Module, example: Example) -> None:
+    if any(map(is_distributed, model.parameters())):
+        raise ValueError(
+            "the model's parameters are distributed over processes: call fadeout.save(model, path) on "
+            "all of them, and load the file in one"
+        )
+    if any(one.is_inference() for one in model.parameters() if not is_lazy(one)):
+        raise ValueError(
+            "the model was made under torch.inference_mode(), so that nothing can change it any more: make "
+            "it outside, and load its state dict"
+        )
+    shapes = [tuple(one.shape) for one in example.tensors]
+    if shapes and not any(map(math.prod, shapes)):
+        raise ValueError(
+            f"example_input is empty, of shape {shapes[0]}: pass one with a batch size of 1 or more"
+        )
 
 
 class _Leaves:
@@ -74,10 +93,14 @@ class _Leaves:
             self._known[id(module)] = self._is_leaf(module, args, kwargs)
         return self._known[id(module)]
 
-    def _is_leaf(self, module: nn.Module, args: tuple, kwargs: dict) -> bool:
-        if any(
+    def has(self, module: nn.Module) -> bool:
+        """Whether the user chose a module."""
+        return any(
             module is leaf or (isinstance(leaf, type) and isinstance(module, leaf)) for leaf in self.chosen
-        ):
+        )
+
+    def _is_leaf(self, module: nn.Module, args: tuple, kwargs: dict) -> bool:
+        if self.has(module):
             return True
         if type(module) in MODULES or is_parametrized(module) or isinstance(module, torch.jit.ScriptModule):
             return True

@@ -91,6 +91,7 @@ class Network:
     """Tensors in the graph that are neither parameters nor buffers."""
     derived: "dict[int, Rule]" = field(default_factory=dict)
     """By the id of a module, its rule, where its class has none."""
+    leaves: set[int] = field(default_factory=set)  # ids of modules that the user wants to stay whole
     overwritten: set[fx.Node] = field(default_factory=set)
     """Values that an operation changes in place although others read them too: not to be followed."""
     rules: "dict[fx.Node, Rule]" = field(default_factory=dict)

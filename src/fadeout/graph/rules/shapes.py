@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Rule, alike
 from fadeout.graph.rules.calls import argument, call_with, name_of, source
-from fadeout.graph.rules.pointwise import Multiple
+from fadeout.graph.rules.pointwise import Arithmetic, Multiple
 from fadeout.graph.rules.registry import handles, versions
 from fadeout.graph.sizes import attribute_of
 
@@ -193,7 +193,7 @@ class Size(Rule):
             return
         for user, factor in self._uses(node, a):
             after = a.flows.get(user)
-            if after is None or after.width != flow.width * factor:
+            if after is None or isinstance(a.rules[user], Arithmetic) or after.width != flow.width * factor:
                 a.need_all(source(node))
                 if a.keep_forward:
                     a.need_all(user)
