@@ -45,7 +45,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk names none
+        if error.errno is not None and error.filename is None:  # a full disk names none
+            error.filename = str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -97,12 +97,14 @@ def full(model: nn.Module) -> dict[str, Tensor]:
     return {name: whole(p.detach()).clone() for name, p in named(model).items()}
 
 
-def train(how: str, kind: str, fade: str, optimizer: str, steps: int = STEPS) -> dict[str, Any]:
+def train(
+    how: str, kind: str, fade: str, optimizer: str, steps: int = STEPS, sparsity: float = 0.6
+) -> dict[str, Any]:
     """Weights in the middle, masks in the middle and at the end, weights after removal."""
     model = wrap(build(), how)
     trained = OPTIMIZERS[optimizer](model.parameters())
     pruner = fadeout.SelectiveWeightDecay(
-        model, trained, sparsity=0.6, steps=steps, structure=structure(kind), fade=FADES[fade]()
+        model, trained, sparsity=sparsity, steps=steps, structure=structure(kind), fade=FADES[fade]()
     )
     for number in range(steps // 2):
         step(model, trained, number)
@@ -209,17 +211,20 @@ def drift(layout: str | None, scope: str, fade: str, method: str = "swd") -> dic
         criterion = {
             "swd": fadeout.criteria.magnitude,
             "lamp": fadeout.criteria.lamp,
+            "calm": fadeout.criteria.lamp,
+            "not calm": fadeout.criteria.lamp,
             "taylor": fadeout.criteria.moving_average(fadeout.criteria.taylor),
         }[method]
         pruner = fadeout.SelectiveWeightDecay(
             model,
             optimizer,
-            sparsity=0.6,
+            sparsity=0.85 if method in ("calm", "not calm") else 0.6,  # so that rows are emptied
             steps=30,
             structure=chosen,
             fade=FADES[fade](),
             criterion=criterion,
         )
+        pruner._calms = method == "calm"  # as if there were batch-norms
     masks = []
     for number in range(30):
         torch.manual_seed(number)

@@ -100,6 +100,7 @@ WAYS = [
     ("network", "implicit", "taylor"),
     ("network", "progressive", "gmp"),
     ("network", "latent", "lamp"),
+    ("network", "latent", "calm"),
 ]
 
 
@@ -115,6 +116,19 @@ def test_any_placement(processes, layout, scope, fade, method):
         check_equal({"weights": got["weights"]}, {"weights": expected["weights"]})
         assert got["fade"] == pytest.approx(expected["fade"], rel=1e-9)
         assert got["warnings"] == expected["warnings"]
+
+
+def test_empty_rows_are_calmed():
+    """So that the placements above see it."""
+    calm, not_calm = drifted("network", "latent", "calm"), drifted("network", "latent", "not calm")
+    assert any(not torch.equal(calm["weights"][name], not_calm["weights"][name]) for name in "abcd")
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_empty_rows_are_calmed_as_in_a_single_process(processes, how):
+    what = "elements", "latent", "sgd", cases.STEPS, 0.93
+    for got in processes(2).run(cases.train, how, *what):
+        check_equal(got, alone(*what))
 
 
 def test_what_is_sent_does_not_grow_with_the_model(processes):
