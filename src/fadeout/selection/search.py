@@ -163,7 +163,7 @@ class Finder:
         """
         reach = abs(self._near) * self._apart
         below, upto = keys < self._near - reach, keys <= self._near + reach
-        first, last = np.count_nonzero(below), np.count_nonzero(upto)
+        first, last = int(np.count_nonzero(below)), int(np.count_nonzero(upto))
         if not first < k <= last:
             self._apart = min(2 * self._apart, 0.5)
             return keys.copy(), k
