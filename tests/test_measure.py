@@ -192,6 +192,15 @@ def test_attention_counts_however_it_is_written():
     assert attention[0].operations_output == 0  # the paper's convention does not know products of activations
 
 
+@pytest.mark.parametrize(("kind", "gates"), [(nn.RNN, 1), (nn.GRU, 3), (nn.LSTM, 4)])
+def test_recurrent_layers_count_whatever_kernel_runs(kind, gates):
+    """In inference PyTorch has one kernel for a whole layer of an LSTM."""
+    model, x = kind(8, 6, num_layers=2, bidirectional=True), torch.randn(5, 3, 8)
+    weights = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    assert weights == 2 * gates * 6 * (8 + 6 + 12 + 6)
+    assert measure(model, x).total.macs == 5 * 3 * weights
+
+
 def test_bytes_are_those_of_the_state_dict():
     for model in (models.resnet20(width=2), models.vit(dim=12, depth=1).half(), models.lenet5().double()):
         dtype = next(model.parameters()).dtype

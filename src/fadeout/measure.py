@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from fadeout._arguments import ExampleInput, Only, checked, fitting_example
 from fadeout._checks import MissingExtraError
@@ -20,6 +18,7 @@ from fadeout.graph.example import Example
 from fadeout.graph.rules.registry import rule_of_module
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
+from fadeout.torch_bridge.products import counting_products
 
 Spread = Annotated[int, Only(lambda n: 1 < n <= 10**6, "a whole number from 2 up, so that there is a spread")]
 Repeats = Annotated[int, Only(lambda n: 0 <= n <= 10**6, "a whole number from 0 to a million")]
@@ -37,7 +36,8 @@ class Row:
         nonzero: how many of them are not zero (all of them on the meta device, which has no values).
         operations_input: operations as the paper's text has it, by the *input's* height and width.
         operations_output: the same by the *output's* height and width, as the authors' code has it.
-        macs: multiply-accumulates of convolutions, linear layers, attention and other matrix products.
+        macs: multiply-accumulates of convolutions, linear and recurrent layers, attention and other matrix
+            products.
         bytes: what its parameters and buffers take in a dense state dict, without the file's header.
     """
 
@@ -182,7 +182,7 @@ def measure(
 
     ``macs`` is taken from the tensors that were multiplied, whether by a module or by a function, and
     belongs to the innermost module around. Normalisations, activations and pooling have none; nor have
-    sparse products and recurrent layers that run as one fused kernel.
+    sparse products. What ``Channels(..., of="operations")`` counts is their total.
 
     Args:
         model: any module; a module that runs twice counts twice in operations, once in parameters.
@@ -331,30 +331,25 @@ def _forward(model: nn.Module, example: ExampleInput) -> Callable[[], object]:
 def _counting(rows: dict[nn.Module, Row]) -> Iterator[None]:
     """Add the cost of what runs meanwhile to the rows of the modules that run it."""
     open_calls: list[list[int]] = []  # for each module being run: count at its start, count of its children
-    fast = torch.backends.mha.get_fastpath_enabled()
 
     def enter(module: nn.Module, args: Any) -> None:
-        open_calls.append([counter.get_total_flops(), 0])
+        open_calls.append([so_far(), 0])
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         start, children = open_calls.pop()
-        flops = counter.get_total_flops() - start
+        macs = so_far() - start
         if open_calls:
-            open_calls[-1][1] += flops
+            open_calls[-1][1] += macs
         row = rows[module]
         row.calls += 1
-        row.macs += (flops - children) // 2
+        row.macs += macs - children
         given = args[0] if args else kwargs.get("input")
         by_input, by_output = rule_of_module(module).operations(module, given, output)
         row.operations_input += by_input
         row.operations_output += by_output
 
     with ExitStack() as stack:
-        # Fused attention hides its products from the counter on some devices: use the plain form.
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        counter = stack.enter_context(FlopCounterMode(display=False))
+        so_far = stack.enter_context(counting_products())
         for module in rows:
             stack.callback(module.register_forward_pre_hook(enter).remove)
             stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)

@@ -16,10 +16,12 @@ from support.structured import (
     WITHOUT_NORMS,
     bind,
     library,
+    scatter,
+    without,
 )
 from torch import nn
 
-from fadeout import Channels, SelectiveWeightDecay, compact, models
+from fadeout import Channels, SelectiveWeightDecay, compact, measure, models
 
 SMALL = {"lenet5", "resnet20", "smallcnn", "vit"}
 
@@ -105,3 +107,49 @@ def test_biases_that_are_born_where_only_the_first_of_two_layers_is_dead():
         model = nn.Sequential(conv(3, 16), depthwise, nn.ReLU(), nn.Conv2d(16, 8, 1, bias=False))
         model = nn.Sequential(*model, nn.BatchNorm2d(8), nn.ReLU(), conv(8, 2)).eval()
         assert 0.3 <= removed(model, 0.3) < 0.5
+
+
+# Operations -----------------------------------------------------------------------------------------
+
+TOKENS = torch.zeros(2, 6, 8)
+
+
+def attention(mix):
+    """Queries, keys and values of four heads."""
+
+    def forward(m, x):
+        q, k, v = (side(x).unflatten(-1, (-1, 2)).transpose(1, 2) for side in (m.q, m.k, m.v))
+        return m.o(mix(q, k, v).transpose(1, 2).flatten(2))
+
+    return Net(forward, **{name: nn.Linear(8, 8) for name in "qkvo"})
+
+
+def headed(**arguments):
+    many = nn.MultiheadAttention(8, 4, **arguments)
+    return Net(lambda m, x: m.o(m.many(x, x, x, need_weights=False)[0]), many=many, o=nn.Linear(8, 3))
+
+
+WITH_PRODUCTS = {
+    "fused": lambda: attention(nn.functional.scaled_dot_product_attention),
+    "written out": lambda: attention(lambda q, k, v: (q @ k.transpose(-2, -1)).softmax(-1) @ v),
+    "module": lambda: headed(batch_first=True),
+    "module, batch behind": lambda: headed(add_zero_attn=True),
+    "recurrent": lambda: Net(
+        lambda m, x: m.o(m.r(x)[0]), r=nn.LSTM(8, 6, 2, bidirectional=True), o=nn.Linear(12, 3)
+    ),
+    "without a rule": lambda: Net(
+        lambda m, x: m.b(m.a(x).relu()) @ m.c.weight, a=nn.Linear(8, 6), b=nn.Linear(6, 5), c=nn.Linear(9, 5)
+    ),
+}
+
+
+@pytest.mark.parametrize("network", WITH_PRODUCTS)
+def test_operations_are_those_that_are_measured(network):
+    """Before, and whatever is removed: the products of attention, and what never goes, included."""
+    model = scatter(WITH_PRODUCTS[network]())
+    bound = bind(model, Channels(TOKENS, by="norm", of="operations"))
+    assert bound.cost.total == measure(model, TOKENS).total.macs
+    small = compact(without(model, bound, 0.1), TOKENS)
+    left = measure(small, TOKENS).total.macs
+    assert left == bound.cost.left(bound._alive)
+    assert left <= 0.9 * bound.cost.total

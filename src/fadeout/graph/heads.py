@@ -63,7 +63,7 @@ class Heads(nn.Module):
         elif not self.batch_first:
             sides = [side.transpose(0, 1) for side in sides]
         q, k, v = self._projected(sides)
-        mask = self._mask(attn_mask, key_padding_mask, q, k.size(2) - self._added)
+        mask = self._mask(attn_mask, key_padding_mask, q, k.size(2) - keys_added(self))
         if need_weights:
             scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-2, -1)
             weights = (scores if mask is None else scores + mask).softmax(-1)
@@ -78,11 +78,6 @@ class Heads(nn.Module):
         if not batched:
             return output.squeeze(0), weights
         return (output if self.batch_first else output.transpose(0, 1)), weights
-
-    @property
-    def _added(self) -> int:
-        """How many keys there are besides those that are given."""
-        return (self.bias_k is not None) + self.add_zero_attn
 
     def _projected(self, sides: list[Tensor]) -> list[Tensor]:
         """Queries, keys and values as (batch, heads, positions, dimensions)."""
@@ -105,7 +100,8 @@ class Heads(nn.Module):
         if padding is not None:
             ignored = _additive(padding, q).view(-1, 1, 1, keys)
             found = ignored if found is None else found + ignored
-        return found if found is None or not self._added else F.pad(found, (0, self._added))
+        added = keys_added(self)
+        return found if found is None or not added else F.pad(found, (0, added))
 
     def extra_repr(self) -> str:
         return f"{self.num_heads} heads of {self.head_dim}"
@@ -115,6 +111,11 @@ PARAMETERS = (
     *("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
     *("in_proj_bias", "bias_k", "bias_v"),
 )
+
+
+def keys_added(attention: Any) -> int:
+    """How many keys there are besides those that are given."""
+    return (attention.bias_k is not None) + attention.add_zero_attn
 
 
 def projections(attention: Any) -> list[Tensor]:

@@ -17,6 +17,8 @@ from fadeout.graph.analysis import analyse
 from fadeout.graph.rules.base import Analysis, Network, Of, Term
 from fadeout.graph.rules.calls import source
 from fadeout.structures.channel_deps import Alive, Dependencies, find_dependencies
+from fadeout.torch_bridge.modes import still
+from fadeout.torch_bridge.products import counting_products
 
 __all__ = ["Cost", "Of", "find_cost", "first_true"]
 
@@ -113,7 +115,7 @@ def find_cost(
     Args:
         network: the traced network.
         widths: the number of channels of each layer that may lose some, by module name.
-        of: ``"parameters"``, or ``"operations"`` (multiply-accumulates of convolutions and linear layers).
+        of: ``"parameters"``, or ``"operations"`` (multiply-accumulates on the example).
         couple: both sides of an addition keep the same channels.
     """
 
@@ -136,8 +138,20 @@ def find_cost(
     sizes = {node: whole.flows[node].width for node in nodes}
     dependencies = None if sometimes else dependencies_of(network, sizes, widths, couple)
     cost = Cost(network, couple, dict(widths), terms, biased, sizes, dependencies, of)
-    parameters = sum(p.numel() for p in network.model.parameters()) if of == "parameters" else 0
-    return replace(cost, fixed=max(parameters - cost.total, 0))
+    count = _operations if of == "operations" else _parameters
+    return replace(cost, fixed=max(count(network) - cost.total, 0))
+
+
+def _parameters(network: Network) -> int:
+    return sum(p.numel() for p in network.model.parameters())
+
+
+def _operations(network: Network) -> int:
+    """The multiply-accumulates of the whole network, those that no rule knows of included."""
+    arguments, keywords = network.example.fresh()
+    with still(network.model), torch.random.fork_rng(devices=[]), counting_products() as so_far:
+        network.model(*arguments, **keywords)
+    return so_far()
 
 
 def dependencies_of(
@@ -159,7 +173,8 @@ def _terms(whole: Analysis, of: Of) -> list[Term]:
     terms, done = [], set[int]()
     for node, rule in whole.rules.items():
         module = whole.module(node)
-        if module is None or node not in whole.flows or (of == "parameters" and id(module) in done):
+        owns = module is not None and id(module) not in done  # its parameters: they count once
+        if node not in whole.flows or (of == "parameters" and not owns):
             continue
         done.add(id(module))
         terms += rule.terms(node, whole, of)

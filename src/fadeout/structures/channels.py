@@ -60,10 +60,9 @@ class Channels(Structure):
             loss feels the scale, ``|scale * gradient|`` averaged over steps and divided by the mean of the
             layer. By default ``"taylor"`` where a pruner is given no criterion and no
             :class:`fadeout.Decay`, else ``"scale"``.
-        of: what the target counts: ``"parameters"``, ``"operations"`` (multiply-accumulates of layers: the
-            products of queries, keys and values, which :func:`fadeout.measure` counts, are not among them and
-            shrink with their heads alone), or ``"time"``, the milliseconds of a forward pass on this machine,
-            at the batch size of the example, with as many threads as PyTorch has now, of what
+        of: what the target counts: ``"parameters"``, ``"operations"`` (multiply-accumulates on the example,
+            as :func:`fadeout.measure` counts them), or ``"time"``, the milliseconds of a forward pass on this
+            machine, at the batch size of the example, with as many threads as PyTorch has now, of what
             ``compact(..., for_inference=True)`` leaves. Each layer is timed once at a few widths, and some
             whole networks are; what was measured is kept in the user's cache folder. At removal what is left
             is timed, and ``repr(pruner)`` has what came of it: "asked 4x, got 3.9x".

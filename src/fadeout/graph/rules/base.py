@@ -326,7 +326,7 @@ class Rule:
         return 0
 
     def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
-        """The cost that depends on the numbers of channels; that of operations is for one of a batch."""
+        """The cost that depends on the numbers of channels; operations are those on the example."""
         count = self.per_channel(a.module(node)) if of == "parameters" else 0
         return [Term(count, (node,))] if count else []
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.graph.heads import PARAMETERS, Heads, projections
+from fadeout.graph.heads import PARAMETERS, Heads, keys_added, projections
 from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, Units, alike
 from fadeout.graph.rules.calls import argument, name_of, source
 from fadeout.graph.rules.pointwise import Softmax
@@ -60,6 +60,12 @@ class Attention(Rule):
     def units(self, node: fx.Node, a: Analysis) -> Units | None:
         return made_by_rows(inputs_of(node)[2], a)
 
+    def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
+        query, key, _ = (a.shape(one) for one in inputs_of(node))
+        heads = a.flows[node].width
+        each = (query.numel() + a.shape(node).numel()) // heads * key[-2]
+        return [Term(each, (node,))] if of == "operations" else []
+
 
 @handles(calls=["matmul", "bmm"])
 class Product(Rule):
@@ -88,6 +94,10 @@ class Product(Rule):
         while a.rules[weights].keeps_alike and not isinstance(a.rules[weights], Softmax):
             weights = source(weights)  # dropout lies between
         return made_by_rows(value, a) if isinstance(a.rules[weights], Softmax) else None
+
+    def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
+        each = a.shape(node).numel() // a.flows[node].width * a.shape(self._sides(node)[0])[-1]
+        return [Term(each, (node,))] if of == "operations" else []
 
     def _sides(self, node: fx.Node) -> list[fx.Node]:
         return [argument(node, 0, "input"), argument(node, 1, "mat2" if name_of(node) == "bmm" else "other")]
@@ -202,16 +212,19 @@ class HeadedAttention(Rule):
         return Units(node, {f"{node.target}.{name}": each for name, each in (weight, *bias)})
 
     def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
-        """Those of the projections; what attention itself computes is not counted."""
+        """Those of the projections, and of the products of queries, keys and values."""
         module, output, size = a.module(node), output_of(node, a.network), a.module(node).head_dim
         terms = []
         for end in [*inputs_of(node), *([] if output is None else [output])]:
             shape, flow = a.shape(end), a.flows.get(end)
-            positions = shape[-2] if len(shape) < 3 or module.batch_first else shape[0]
-            factor = size * (positions if of == "operations" else 1)
+            factor = size * (shape.numel() // shape[-1] if of == "operations" else 1)
             followed = flow is not None and flow.axis == len(shape) - 1
             terms.append(Term(factor, (node, end)) if followed else Term(factor * shape[-1], (node,)))
-        if of == "parameters":
+        if of == "operations":
+            query, key, _ = (a.shape(one) for one in inputs_of(node))
+            keys = key[0 if len(key) > 2 and not module.batch_first else -2] + keys_added(module)
+            terms.append(Term(2 * size * keys * (query.numel() // query[-1]), (node,)))
+        else:
             if module.in_proj_bias is not None:
                 terms.append(Term(3 * size, (node,)))
             if output is not None and output in a.flows and module.out_proj.bias is not None:

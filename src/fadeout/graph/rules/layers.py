@@ -120,8 +120,7 @@ class Weighted(Rule, ABC):
         each = size if both else inputs * size
         if of == "operations":
             shape = a.shape(source(node) if self.per_input else node)  # a weight is used so often
-            axis = self.axis(module, shape)
-            each *= shape.numel() // shape[axis] // (shape[0] if axis else 1)
+            each *= shape.numel() // shape[self.axis(module, shape)]
         nodes = (node, source(node)) if both else (node,)
         groups = self.groups(module) if both and grouped else 1
         return [Term(each, nodes, groups), *super().terms(node, a, of)]

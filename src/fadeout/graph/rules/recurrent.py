@@ -76,7 +76,7 @@ class Recurrent(Rule):
     def terms(self, node: fx.Node, a: Analysis, of: Of) -> list[Term]:
         module, before = a.module(node), source(node)
         shape, gates, layers = a.shape(before), _GATES[type(module)], module.num_layers
-        often = shape[1 if module.batch_first and len(shape) > 2 else 0] if of == "operations" else 1
+        often = shape.numel() // shape[-1] if of == "operations" else 1
         first = gates * (1 + module.bidirectional)  # rows for a unit in the first layer
         flow = a.flows.get(before)
         read = flow is not None and flow.axis == len(shape) - 1
