@@ -3,7 +3,6 @@
 What was measured is kept on disk, with a description of the machine, so that it is measured once.
 """
 
-import copy
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from fadeout._checks import extra, warn
 from fadeout._files import parse_json, write_atomically
 from fadeout._timing import BUSY, race, worst_spread
 from fadeout.graph.example import Example
+from fadeout.graph.kept import copied
 from fadeout.torch_bridge.modes import still
 
 Engine = Literal["pytorch", "channels_last", "onnxruntime"]
@@ -75,7 +75,7 @@ def call_of(model: nn.Module, example: Example, engine: Engine, path: Path) -> C
         tensors = example.kwargs or dict(zip(names, example.args, strict=True))
         feed = {name: tensors[name].numpy(force=True) for name in names}
         return lambda: session.run(None, feed)
-    model, example = copy.deepcopy(model), Example(*example.fresh())  # it may write into what it is given
+    model, example = copied(model), Example(*example.fresh())  # it may write into what it is given
     if engine == "channels_last":
         model, example = _in_channels_last(model), example.map(_channels_last)
 

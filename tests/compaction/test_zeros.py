@@ -173,3 +173,36 @@ def test_the_weights_are_left_as_they_were():
     fadeout.compact(model, IMAGES)
     assert model[0].training
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def between(change) -> Net:
+    """A layer that loses channels, something done to its output, a layer that reads it."""
+    model = Net(lambda m, x: m.b(change(m, m.a(x).relu())), a=conv(3, 4), b=conv(4, 2)).double()
+    kill(model.a, channels=[1, 2])
+    return model
+
+
+def test_a_forward_that_computes_with_the_number_of_channels():
+    model = between(lambda m, h: h / h.shape[1])
+    small, message = warned(model)
+    assert size(small) == size(model)
+    assert "2 of 'a' stay, because the forward computes with how many there are (div in" in message
+    assert f"{__file__}:" in message
+    assert "h / h.shape[1]" in message  # the line itself
+    assert message.endswith("write the number itself there")
+    assert size(fadeout.compact(between(lambda m, h: h / 4), IMAGES)) < size(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda m, h: torch.cat([h[:, :2], h[:, 2:]], 1),
+            r"getitem() (through torch.split() they would be) in ",
+        ),
+        (lambda m, h: h * torch.linspace(1, 2, 4).view(-1, 1, 1), "mul() in "),
+    ],
+)
+def test_calls_that_channels_are_not_followed_through(change, reason):
+    _, message = warned(between(change))
+    assert f"they are not followed through {reason}{__file__}:" in message

@@ -91,3 +91,49 @@ def test_what_goes_is_counted_where_nothing_of_a_product_is_left():
     alive |= {"a": (torch.arange(4) == 0).numpy(), "b": (torch.arange(4) == 1).numpy()}
     bound.cost.dependencies = None
     assert bound.cost.left(alive) == size(fadeout.compact(model, x))
+
+
+def keep(m, h):
+    m.maps = h
+    return h
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (keep, "the forward keeps them in 'maps', where they may be read"),
+        (
+            lambda m, h: h / h.shape[1],
+            r"the forward computes with how many there are \(div in .*h / h.shape\[1\]",
+        ),
+    ],
+)
+def test_a_line_of_the_forward_for_which_a_layer_stays_whole(change, reason):
+    """It is said where others can go, and where none can."""
+    layers = {"a": conv(3, 4), "b": conv(4, 4), "c": conv(4, 2)}
+    model = Net(lambda m, x: m.c(m.b(change(m, m.a(x).relu())).relu()), **layers)
+    with pytest.warns(
+        UserWarning, match=rf"Channels\(\) leaves all channels of 'a' in place, because {reason}"
+    ):
+        assert found(model) == {"b": 4}
+    model = Net(lambda m, x: m.c(change(m, m.a(x).relu())), a=conv(3, 4), c=conv(4, 2))
+    with pytest.raises(
+        ValueError, match=rf"no channel of this network can go.*of 'a' in place, because {reason}"
+    ):
+        found(model)
+
+
+def test_lines_for_which_nothing_stays_are_not_named():
+    """What the network returns it may keep, and count, too."""
+    model = Net(lambda m, x: keep(m, m.b(m.a(x).relu())) / 2, a=conv(3, 4), b=conv(4, 2))
+    assert found(model) == {"a": 4}
+
+
+def test_a_target_out_of_reach_names_what_stays():
+    norm = nn.utils.parametrizations.weight_norm
+    layers = {"a": norm(conv(3, 9, 3)), "b": conv(9, 4), "c": conv(4, 2)}
+    bound = bind(Net(lambda m, x: m.c(m.b(m.a(x).relu()).relu()), **layers), Channels(IMAGES, by="norm"))
+    with pytest.raises(
+        ValueError, match=r"0.9 of the parameters cannot be reached.*computes the weight of 'a'"
+    ):
+        bound.check(0.9)

@@ -1,6 +1,5 @@
 """Dead channels become a smaller module."""
 
-import copy
 from collections.abc import Iterable
 from typing import Any, overload
 
@@ -17,6 +16,7 @@ from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.compaction.zeros import why_zeros_stay
 from fadeout.graph.analysis import analyse
 from fadeout.graph.example import Example
+from fadeout.graph.kept import copied, keeps
 from fadeout.graph.outputs import agree, of_other_sizes
 from fadeout.graph.rules.base import Analysis, Network
 from fadeout.graph.trace import trace
@@ -133,17 +133,18 @@ def _smallest(
 ) -> tuple[Analysis, Cut, bool]:
     """The smallest network that is found, and whether its outputs are the same."""
     model = network.model
-    keep_forward = not network.rewritable and not for_inference  # as Channels counts
+    # as Channels counts
+    keep_forward = keeps(network.graph) or (not network.rewritable and not for_inference)
 
     def fits(found: Cut) -> bool:
         if keep_forward and found.rewritten:
             return False
         if not all(agree(model, found.model, each) for each in examples):
             return False
-        if not keep_forward:
+        if not keep_forward or for_inference:
             return True
         # The graph is that of evaluation mode; in training mode running statistics move, so on copies.
-        one, two, three, small = (copy.deepcopy(each) for each in (model, model, model, found.model))
+        one, two, three, small = (copied(each) for each in (model, model, model, found.model))
         repeats = agree(one, two, network.example, training=True, seeds=(0, 1))  # what is random does not
         return not repeats or agree(three, small, network.example, training=True)
 

@@ -1,6 +1,5 @@
 """A copy of a network from which the rules cut what nobody needs."""
 
-import copy
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fadeout.compaction.fold import foldable
 from fadeout.compaction.plan import Plan
 from fadeout.graph.example import as_data
 from fadeout.graph.gather import Gather
+from fadeout.graph.kept import copied
 from fadeout.graph.rules.base import Analysis
 from fadeout.graph.sizes import Attribute, attribute_of
 from fadeout.torch_bridge.retracing import Retracer
@@ -87,7 +87,7 @@ class _Editor:
 
     def __init__(self, analysis: Analysis):
         self.analysis = analysis
-        self.model = copy.deepcopy(analysis.network.model)
+        self.model = copied(analysis.network.model)
         self.slices: dict[str, tuple] = {}
         self.was: dict[str, torch.Size] = {}  # by the names of parameters and buffers, shapes that changed
         self.biases: list[str] = []  # modules that got one

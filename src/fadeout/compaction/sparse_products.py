@@ -15,6 +15,7 @@ from fadeout._tables import table
 from fadeout._timing import BUSY, race, worst_spread
 from fadeout.graph.example import Example
 from fadeout.graph.heads import SplitHeads, projections
+from fadeout.graph.kept import copied, left_alone
 from fadeout.graph.outputs import agree, of_other_sizes
 from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
@@ -114,9 +115,9 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
         args, kwargs = example.fresh()  # a forward may write into what it is given
         return network(*args, **kwargs)
 
-    with still(model), fitting_example():
+    with left_alone(model), still(model), fitting_example():
         run(model)
-    dense = copy.deepcopy(model).requires_grad_(False)
+    dense = copied(model).requires_grad_(False)
     choices, made = _choose(_with_split_attentions(dense, _mostly_zero), run)
     if not made:
         return SparseNetwork(dense, choices, "no sparse product is faster")

@@ -10,10 +10,15 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from fadeout.graph.analysis import analyse
+from fadeout.graph.kept import keeps
+from fadeout.graph.obstacles import find_obstacles, in_words, place, without
 from fadeout.graph.rules.base import Analysis, Network, Rule
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.layers import Weighted
+from fadeout.graph.rules.pieces import Item
+from fadeout.graph.rules.pointwise import Arithmetic
 from fadeout.graph.rules.registry import MODULES, rule_of_module
+from fadeout.graph.rules.shapes import Reshaped
 from fadeout.graph.trace import reads_weights_of
 from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
@@ -109,7 +114,7 @@ class _Reasons:
                 found.append((int(freed.sum()), reason))
                 stays = stays & ~freed
         for reader, read in readers:
-            reason, stopped = self._without_rule(reader), stays
+            reason, stopped = self._without_rule(reader) or self._not_followed(reader, read), stays
             if reason is None:
                 stopped = self._at_the_border(reader, read, stays)
                 reason = (
@@ -126,7 +131,8 @@ class _Reasons:
         """Analyses with other options, by what they would need."""
         a, found = self.analysis, []
         if not a.for_inference:
-            couple, keep = a.couple and not a.keep_forward, not self.network.holds
+            keep = keeps(self.network.graph) or not self.network.holds
+            couple = a.couple and not a.keep_forward
             other = analyse(self.network, for_inference=True, couple=couple, keep_forward=keep)
             left, now = self.parameters(other), self.parameters(a)
             found.append(
@@ -136,9 +142,17 @@ class _Reasons:
                     other,
                 )
             )
-        elif a.keep_forward:
-            other = analyse(self.network, for_inference=True)
+        if a.keep_forward and (a.for_inference or keeps(self.network.graph)):
+            other = analyse(self.network, for_inference=a.for_inference)
             found.append(("the forward does more than its graph shows, and must stay as it is", other))
+        if obstacles := find_obstacles(a):
+            other = analyse(
+                without(self.network, obstacles),
+                for_inference=a.for_inference,
+                couple=a.couple,
+                keep_forward=a.keep_forward,
+            )
+            found.append((in_words(obstacles), other))
         return found
 
     def _readers(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
@@ -165,6 +179,17 @@ class _Reasons:
             return self._obstacle(str(node.target), own)
         owner = reads_weights_of(node)
         return self._obstacle(owner, own) if owner else f"the function {name_of(node)}() has no rule"
+
+    def _not_followed(self, node: fx.Node, read: fx.Node) -> str | None:
+        """Why channels cannot be followed through a call that has a rule; None where they are."""
+        flows = self.analysis.flows
+        kinds = {Item: " (through torch.split() they would be)", Arithmetic: "", Reshaped: ""}
+        hint = next(
+            (hint for kind, hint in kinds.items() if isinstance(self.network.rules[node], kind)), None
+        )
+        if hint is None or read not in flows or node in flows or node not in self.network.shapes:
+            return None
+        return f"they are not followed through {name_of(node)}(){hint}{place(node)}"
 
     def _obstacle(self, name: str, own: bool) -> str:
         """Why a module has no rule."""

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from fadeout.graph.example import Example, tensors_in
+from fadeout.graph.kept import left_alone
 from fadeout.torch_bridge.modes import in_mode, still
 
 _NEAR = 0.1  # of the largest output, at most: rounding to bfloat16 was seen to change deep networks by 0.02
@@ -101,7 +102,12 @@ def _outputs(module: nn.Module, example: Example, training: bool, seed: int) -> 
     """What a network gives; None where it does not take the example."""
     args, kwargs = example.fresh()
     try:
-        with in_mode(module, training), torch.random.fork_rng(devices=[]), _WithoutDropout():
+        with (
+            left_alone(module),
+            in_mode(module, training),
+            torch.random.fork_rng(devices=[]),
+            _WithoutDropout(),
+        ):
             torch.manual_seed(seed)
             return tensors_in(module(*args, **kwargs))
     except Exception:  # whatever it does with numbers, or with channels, that it was not made for
@@ -112,7 +118,7 @@ def _rows(model: nn.Module, example: Example) -> list[float]:
     """How many rows each output has for a row of the input; empty where the network does not take it."""
     args, kwargs = example.fresh()
     try:
-        with still(model), torch.random.fork_rng(devices=[]):
+        with left_alone(model), still(model), torch.random.fork_rng(devices=[]):
             outputs = tensors_in(model(*args, **kwargs))
     except Exception:  # whatever it does with an input that it was not made for
         return []

@@ -8,6 +8,8 @@ argument is None, the example answers, and the graph has the way that the exampl
 import dataclasses
 import gc
 import operator
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +21,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from fadeout.graph.example import Example
+from fadeout.graph.kept import keep, kept_on
 from fadeout.graph.sizes import Asked, Attribute, Computed, Size, is_asked
 from fadeout.torch_bridge.modes import in_mode
 
@@ -38,7 +41,7 @@ class Recording(TorchFunctionMode):
         self.constants: dict[str, Tensor] = {}
         """Tensors that are neither parameters nor buffers, by the names they have in the graph."""
         self.rebuilds = True
-        """Whether all that the forward returns can be made again by a graph."""
+        """Whether all that the forward returns, or keeps, can be made again by a graph."""
         self.path: list[str] = []
         """The modules that are being run."""
         self._modules = {id(module): name for name, module in reversed(list(model.named_modules()))}
@@ -73,6 +76,7 @@ class Recording(TorchFunctionMode):
         patches = mock.patch.object(nn.Module, "__call__", called), mock.patch("builtins.len", length)
         with patches[0], patches[1], _marked(self.model), _all_young(), self:
             result = self.model(*args, **kwargs)
+        self._keep()
         self.graph.output(self._result(result))
         self._erase_unread()
 
@@ -141,6 +145,7 @@ class Recording(TorchFunctionMode):
 
     def _note(self, op: str, target: Any, args: Any, kwargs: Any, result: Any) -> None:
         node = self.graph.create_node(op, target, self._argument(tuple(args)), self._argument(kwargs))
+        node.meta["line"] = _line()
         has_parameters = op == "call_module" and any(True for _ in self._module(target).parameters())
         if has_parameters or any(one in self._learned for one in node.all_input_nodes):
             self._learned.add(node)
@@ -232,6 +237,7 @@ class Recording(TorchFunctionMode):
             else:
                 assert isinstance(origin, Computed)
                 node = self.graph.call_function(origin.operation, self._argument(origin.operands))
+                node.meta["line"] = _line()
             self._sizes[origin] = node
         return self._sizes[origin]
 
@@ -254,6 +260,14 @@ class Recording(TorchFunctionMode):
         except UnfollowedError:
             self.rebuilds = False
             return None
+
+    def _keep(self) -> None:
+        """Note what modules have of the forward now; no graph can stand in for the line that keeps it."""
+        for where, tensor in kept_on(self.model):
+            node = self._node(tensor) if id(tensor) in self._nodes.keys() - self._stored.keys() else None
+            if node is not None and node in self._learned and node.op != "placeholder":
+                self.graph.call_function(keep, (node, where))
+                self.rebuilds = False
 
     def _erase_unread(self) -> None:
         for node in reversed(self.graph.nodes):
@@ -318,6 +332,17 @@ def _target(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[str, Any
     if getattr(torch.Tensor, name, None) is func:
         return "call_method", name, args
     return "call_function", func, args
+
+
+def _line() -> tuple[str, int]:
+    """File and number of the line of the network's own code that runs now."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_AROUND):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+_AROUND = tuple(os.path.dirname(one) + os.sep for one in (__file__, torch.__file__))
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:

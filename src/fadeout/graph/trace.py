@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from fadeout.graph.example import Example
+from fadeout.graph.kept import left_alone
 from fadeout.graph.record import Recording
 from fadeout.graph.rules.base import Network, Rule
 from fadeout.graph.rules.calls import name_of
@@ -120,7 +121,7 @@ def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bo
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, in evaluation mode only
     try:
-        with in_mode(model, training), torch.random.fork_rng(devices=[]):
+        with left_alone(model), in_mode(model, training), torch.random.fork_rng(devices=[]):
             recording.run(example)
     except Exception as error:
         home = os.path.dirname(torch.__file__)
@@ -148,7 +149,7 @@ def _runs(model: nn.Module, example: Example) -> bool:
     """Whether the network takes the example when nothing is recorded."""
     arguments, keywords = example.fresh()
     try:
-        with in_mode(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with left_alone(model), in_mode(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
             model(*arguments, **keywords)
     except Exception:
         return False

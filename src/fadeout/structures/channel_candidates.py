@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from fadeout._checks import warn
 from fadeout.graph.analysis import analyse
+from fadeout.graph.obstacles import find_obstacles, in_words, without
 from fadeout.graph.rules.base import Analysis, Network, Rule
 from fadeout.graph.rules.calls import name_of, source
 from fadeout.graph.rules.pieces import Concatenated
@@ -74,10 +76,13 @@ def find_layers(
     layers = [_layer_of(node, network, by_norm, filters, as_in_paper) for node in network.graph.nodes]
     layers = [layer for layer in layers if layer is not None and takes_part(layer)]
     heads = [head for head in _find_heads(network) if takes_part(head)] if by_norm else []
-    layers = [*_removable(network, layers, couple), *_removable(network, heads, couple)]
-    if not layers:
-        raise ValueError(_why_nothing_can_go(network, by_norm))
-    return layers
+    found = [*_removable(network, layers, couple), *_removable(network, heads, couple)]
+    stopped = _stopped(network, [one for one in (*layers, *heads) if one not in found], couple)
+    if not found:
+        raise ValueError(_why_nothing_can_go(network, by_norm) + (f". {stopped}" if stopped else ""))
+    if stopped:
+        warn(stopped)
+    return found
 
 
 def _layer_of(
@@ -195,6 +200,16 @@ def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[
     return [layer for layer in layers if layer.name in lost]
 
 
+def _stopped(network: Network, others: Sequence[Layer], couple: bool) -> str:
+    """Which of the other layers would lose channels but for a line of the forward, and what to do."""
+    obstacles = find_obstacles(analyse(network, dead={}, keep_forward=not network.rewritable))
+    freed = _removable(without(network, obstacles), others, couple) if obstacles and others else []
+    names = ", ".join(repr(layer.name) for layer in freed)
+    return (
+        f"Channels() leaves all channels of {names} in place, because {in_words(obstacles)}" if freed else ""
+    )
+
+
 def computed_layers(network: Network) -> dict[str, tuple[str, str]]:
     """The layers whose weights are computed, which keep all channels: by what, and the call that ends it."""
     return {
@@ -220,17 +235,22 @@ def _is_gate(node: fx.Node, a: Analysis) -> bool:
 
 def _why_nothing_can_go(network: Network, by_norm: bool) -> str:
     kind = "layers" if by_norm else "batch-norms"
-    unknown, computed = unknown_operators(network), computed_layers(network)
-    stopped = f". Without a rule, and so with all their channels: {', '.join(unknown)}" if unknown else ""
-    for name, (how, fold) in list(computed.items())[:1]:
-        others = f" (and those of {len(computed) - 1} other layers)" if len(computed) > 1 else ""
-        stopped += (
-            f". {how[0].upper() + how[1:]} computes the weight of {name!r}{others}: call {fold} before the "
-            "optimizer and the pruner are built"
-        )
     advice = "" if by_norm else "Channels(..., by='norm') ranks layers without batch-norm too, "
     return (
         f"no channel of this network can go: none of its {kind} lies between layers that are known, "
-        f"chosen by prunable= and trained by the optimizer{stopped}. {advice}fadeout.Elements() prunes "
-        "single weights"
+        f"chosen by prunable= and trained by the optimizer{what_stays(network)}. {advice}fadeout.Elements() "
+        "prunes single weights"
     )
+
+
+def what_stays(network: Network) -> str:
+    """What keeps all its channels for want of a rule, or because its weights are computed, as sentences."""
+    unknown, computed = unknown_operators(network), computed_layers(network)
+    words = f". Without a rule, and so with all their channels: {', '.join(unknown)}" if unknown else ""
+    for name, (how, fold) in list(computed.items())[:1]:
+        others = f" (and those of {len(computed) - 1} other layers)" if len(computed) > 1 else ""
+        words += (
+            f". {how[0].upper() + how[1:]} computes the weight of {name!r}{others}: call {fold} before the "
+            "optimizer and the pruner are built"
+        )
+    return words

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from fadeout.graph.analysis import analyse
+from fadeout.graph.kept import left_alone
 from fadeout.graph.rules.base import Analysis, Network, Of, Term
 from fadeout.graph.rules.calls import source
 from fadeout.structures.channel_deps import Alive, Dependencies, find_dependencies
@@ -149,8 +150,9 @@ def _parameters(network: Network) -> int:
 def _operations(network: Network) -> int:
     """The multiply-accumulates of the whole network, those that no rule knows of included."""
     arguments, keywords = network.example.fresh()
-    with still(network.model), torch.random.fork_rng(devices=[]), counting_products() as so_far:
-        network.model(*arguments, **keywords)
+    model = network.model
+    with left_alone(model), still(model), torch.random.fork_rng(devices=[]), counting_products() as so_far:
+        model(*arguments, **keywords)
     return so_far()
 
 

@@ -19,7 +19,7 @@ from fadeout.graph.rules.base import Network
 from fadeout.graph.trace import trace
 from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Marked, Structure, Target
-from fadeout.structures.channel_candidates import Layer, computed_layers, find_layers
+from fadeout.structures.channel_candidates import Layer, computed_layers, find_layers, what_stays
 from fadeout.structures.channel_cost import Cost, find_cost, first_true
 from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares, untied
 from fadeout.structures.channel_time import find_time, measure_time, time_removal
@@ -296,7 +296,7 @@ class BoundChannels(Bound):
         if sparsity > most:
             raise ValueError(
                 f"sparsity={sparsity:g} of the {self.structure.of} cannot be reached by removing channels: "
-                f"with {given} at most {math.floor(most * 1e4) / 1e4:g} can go"
+                f"with {given} at most {math.floor(most * 1e4) / 1e4:g} can go{what_stays(self.cost.network)}"
             )
 
     def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:

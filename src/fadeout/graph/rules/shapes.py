@@ -185,21 +185,37 @@ class Size(Rule):
     """
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow = a.flows.get(source(node))
-        if flow is None or flow.axis != int(argument(node, 1, "dim")) % len(a.shape(source(node))):
+        flow = self._counted(node, a)
+        if flow is None:
             if a.keep_forward:
                 for user, _ in self._uses(node, a):
                     a.need_all(user)
             return
         for user, factor in self._uses(node, a):
             after = a.flows.get(user)
-            if after is None or isinstance(a.rules[user], Arithmetic) or after.width != flow.width * factor:
+            if self._computes(user, factor, flow, a):
                 a.need_all(source(node))
                 if a.keep_forward:
                     a.need_all(user)
-            elif a.keep_forward:
+            elif a.keep_forward and after is not None:
                 a.grow(user, flow.needed.repeat_interleave(factor))
                 a.grow(source(node), after.needed.view(-1, factor).any(1))
+
+    def computed_with(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        """Who does something else with the number of channels than make as many of them."""
+        flow = self._counted(node, a)
+        uses = [] if flow is None else self._uses(node, a)
+        return [user for user, factor in uses if flow is not None and self._computes(user, factor, flow, a)]
+
+    def _counted(self, node: fx.Node, a: Analysis) -> Flow | None:
+        """Whose channels the size is the number of; None where it is that of another dimension."""
+        flow = a.flows.get(source(node))
+        dim = int(argument(node, 1, "dim")) % len(a.shape(source(node)))
+        return flow if flow is not None and flow.axis == dim else None
+
+    def _computes(self, user: fx.Node, factor: int, flow: Flow, a: Analysis) -> bool:
+        after = a.flows.get(user)
+        return after is None or isinstance(a.rules[user], Arithmetic) or after.width != flow.width * factor
 
     def _uses(self, node: fx.Node, a: Analysis) -> list[tuple[fx.Node, int]]:
         """Who makes channels of the number, and how often as many."""
