@@ -193,6 +193,20 @@ def test_a_forward_that_computes_with_the_number_of_channels():
     assert size(fadeout.compact(between(lambda m, h: h / 4), IMAGES)) < size(model)
 
 
+def test_a_forward_that_computes_with_other_sizes():
+    """A mean that is written out; zero divided by a size is zero."""
+
+    def forward(m, x):
+        h = m.a(x).relu()
+        return m.b(h.sum((2, 3)) / (h.shape[2] * h.shape[3]) / len(h))
+
+    model = Net(forward, a=conv(3, 4), b=nn.Linear(4, 2)).double()
+    kill(model.a, channels=[1, 2])
+    small = fadeout.compact(model, IMAGES)
+    assert shapes(small)["b.weight"] == (2, 2)
+    same_outputs(model, small, IMAGES)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -195,6 +195,8 @@ class Arithmetic(Rule):
         if "mul" in name_of(node):
             zero = torch.stack([values == 0 for values in known]).any(0)
             constant = torch.where(zero, 0.0, constant)
+        if "div" in name_of(node) and _is_size(self._operands(node)[1], a):
+            constant = torch.where(known[0] == 0, 0.0, constant)
         a.follow(node, self._axis(node, *sides[0], a), constant)
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
@@ -251,6 +253,11 @@ class Arithmetic(Rule):
             if not spread and all(one is not side for side, _ in sides):
                 return None
         return sides
+
+
+def _is_size(operand: Any, a: Analysis) -> bool:
+    """Whether an operand is a size, or computed of sizes: a number above zero, another for other inputs."""
+    return isinstance(operand, fx.Node) and operand not in a.network.shapes
 
 
 def _scalar(operand: Any, a: Analysis) -> float:
