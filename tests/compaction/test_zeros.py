@@ -215,8 +215,46 @@ def test_a_forward_that_computes_with_other_sizes():
             r"getitem() (through torch.split() they would be) in ",
         ),
         (lambda m, h: h * torch.linspace(1, 2, 4).view(-1, 1, 1), "mul() in "),
+        (lambda m, h: F.pad(h, (0, 0, 0, 0, 1, -1)), "pad() in "),
     ],
 )
 def test_calls_that_channels_are_not_followed_through(change, reason):
     _, message = warned(between(change))
     assert f"they are not followed through {reason}{__file__}:" in message
+
+
+def zeroed(m, h):
+    h = h.clone()
+    h[..., 0] = 0
+    return h
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(lambda m, h: h.sort(1)[0], "sort"), (lambda m, h: h.topk(4, 1).values, "topk")]
+)
+def test_functions_that_give_no_single_tensor(change, name):
+    _, message = warned(between(change))
+    assert message.endswith(f"because the function {name}() has no rule")
+    with pytest.raises(ValueError, match=rf"Without a rule, and so with all their channels: {name}\(\)"):
+        fadeout.Channels(IMAGES, by="norm").bind(between(change), None, lambda name, parameter: True)
+
+
+def test_values_that_are_changed_in_place():
+    _, message = warned(between(zeroed))
+    assert f"because what clone() gives is changed in place in {__file__}:" in message
+    with pytest.raises(ValueError, match=r"Without a rule, and so with all their channels: setitem\(\)"):
+        fadeout.Channels(IMAGES, by="norm").bind(between(zeroed), None, lambda name, parameter: True)
+
+
+def test_a_module_that_nothing_but_torch_calls():
+    model = nn.Sequential(conv(3, 4), nn.Unflatten(1, (2, 2)), nn.Flatten(1, 2), conv(4, 2)).double()
+    kill(model[0], channels=[0, 1])
+    _, message = warned(model)
+    assert message.endswith("2 of '0' stay, because they are not followed through '1'")
+
+
+def test_the_number_of_all_elements_is_a_size():
+    model = between(lambda m, h: h / h.numel())
+    small, message = warned(model)
+    assert size(small) == size(model)
+    assert "the forward computes with how many there are" in message

@@ -12,14 +12,14 @@ from torch.nn.parameter import is_lazy
 from fadeout.graph.analysis import analyse
 from fadeout.graph.kept import keeps
 from fadeout.graph.obstacles import find_obstacles, in_words, place, without
-from fadeout.graph.rules.base import Analysis, Network, Rule
+from fadeout.graph.rules.base import Analysis, Leaf, Network, Rule
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.layers import Weighted
+from fadeout.graph.rules.norms import Norm
 from fadeout.graph.rules.pieces import Item
-from fadeout.graph.rules.pointwise import Arithmetic
+from fadeout.graph.rules.pointwise import Reduced, Softmax
 from fadeout.graph.rules.registry import MODULES, rule_of_module
-from fadeout.graph.rules.shapes import Reshaped
-from fadeout.graph.trace import reads_weights_of
+from fadeout.graph.trace import gives_tensors, reads_weights_of
 from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
 
@@ -173,7 +173,7 @@ class _Reasons:
         network = self.network
         if node.op == "get_attr":
             return self._obstacle(str(node.target).rpartition(".")[0], own)
-        if type(network.rules[node]) is not Rule or node.op == "output" or node not in network.shapes:
+        if type(network.rules[node]) is not Rule or node.op == "output" or not gives_tensors(node, network):
             return None
         if node.op == "call_module":
             return self._obstacle(str(node.target), own)
@@ -181,15 +181,20 @@ class _Reasons:
         return self._obstacle(owner, own) if owner else f"the function {name_of(node)}() has no rule"
 
     def _not_followed(self, node: fx.Node, read: fx.Node) -> str | None:
-        """Why channels cannot be followed through a call that has a rule; None where they are."""
-        flows = self.analysis.flows
-        kinds = {Item: " (through torch.split() they would be)", Arithmetic: "", Reshaped: ""}
-        hint = next(
-            (hint for kind, hint in kinds.items() if isinstance(self.network.rules[node], kind)), None
-        )
-        if hint is None or read not in flows or node in flows or node not in self.network.shapes:
+        """Why channels cannot be followed through a call that has a rule; None where they are.
+
+        What mixes all channels by its nature, a norm or a mean, is not asked why.
+        """
+        flows, rule = self.analysis.flows, self.network.rules[node]
+        if read not in flows or node in flows or node not in self.network.shapes:
             return None
-        return f"they are not followed through {name_of(node)}(){hint}{place(node)}"
+        if isinstance(rule, Leaf | Norm | Reduced | Softmax | Weighted) or type(rule) is Rule:
+            return None
+        name = f"{name_of(node)}()" if node.op != "call_module" else repr(node.target)
+        if node in self.network.overwritten:
+            return f"what {name} gives is changed in place{place(node)}"
+        hint = " (through torch.split() they would be)" if isinstance(rule, Item) else ""
+        return f"they are not followed through {name}{hint}{place(node)}"
 
     def _obstacle(self, name: str, own: bool) -> str:
         """Why a module has no rule."""

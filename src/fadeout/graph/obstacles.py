@@ -39,7 +39,7 @@ def in_words(obstacles: dict[fx.Node, str]) -> str:
 
 def place(node: fx.Node) -> str:
     """The line of the network's code that makes a call, to be put behind its name."""
-    if "line" not in node.meta:
+    if node.meta.get("line") is None:
         return ""
     file, number = node.meta["line"]
     line = linecache.getline(file, number).strip()

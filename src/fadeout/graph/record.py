@@ -7,6 +7,8 @@ argument is None, the example answers, and the graph has the way that the exampl
 
 import dataclasses
 import gc
+import inspect
+import math
 import operator
 import os
 import sys
@@ -100,6 +102,8 @@ class Recording(TorchFunctionMode):
             shape = self._shape(args[0])
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return shape if dim is None else shape[dim]
+        elif name in ("numel", "nelement"):
+            return math.prod(self._shape(args[0]))
         if name == "__setitem__":
             self._note("call_function", operator.setitem, args, {}, None)
             return result
@@ -334,12 +338,12 @@ def _target(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[str, Any
     return "call_function", func, args
 
 
-def _line() -> tuple[str, int]:
-    """File and number of the line of the network's own code that runs now."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_AROUND):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+def _line() -> tuple[str, int] | None:
+    """File and number of the line of the network's own code that runs now; None where only torch's does."""
+    frame, first = sys._getframe(), inspect.unwrap(Recording.run).__code__
+    while frame is not None and frame.f_code.co_filename.startswith(_AROUND):
+        frame = None if frame.f_code is first else frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 _AROUND = tuple(os.path.dirname(one) + os.sep for one in (__file__, torch.__file__))

@@ -1,6 +1,7 @@
 """A network becomes a graph of calls, with the shape of every value and a rule for every call."""
 
 import math
+import operator
 import os
 import traceback
 from collections import defaultdict
@@ -193,9 +194,14 @@ def unknown_operators(network: Network) -> list[str]:
         owner = str(node.target) if node.op == "call_module" else reads_weights_of(node)
         if owner:
             found.setdefault(type(network.modules[owner]).__name__, f" (at {owner})")
-        elif node in network.shapes:
+        elif gives_tensors(node, network):
             found.setdefault(name_of(node), "()")
     return [name + where for name, where in found.items()]
+
+
+def gives_tensors(node: fx.Node, network: Network) -> bool:
+    """Whether tensors come out of a call, one or several, or go into one, and not just numbers."""
+    return node.target is operator.setitem or any(one in network.shapes for one in (node, *node.users))
 
 
 def reads_weights_of(node: fx.Node) -> str:
