@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.helpers import ALL, Net, check, conv, kill, same_outputs
+from support.small_networks import IMAGES
 from torch import nn
 
+import fadeout
 from fadeout import models
 
 
@@ -111,3 +113,29 @@ def test_a_norm_between_reshapes_as_another_value():
     model = Net(forward, a=nn.Linear(3, 4), n=nn.BatchNorm1d(4), b=nn.Linear(4, 2))
     kill(model.n, channels=[2])
     check(model, {"a": [0, 1, 3], "n": [0, 1, 3], "b": (ALL, [0, 1, 3])}, (2, 5, 3))
+
+
+@pytest.mark.parametrize("keeps_forward", [False, True])
+def test_channels_times_other_sizes(keeps_forward):
+    """As recurrent networks read columns of images, and as flattening is often written."""
+
+    def flat(m, x):
+        h = m.a(x).relu()
+        m.sum = x.sum() if keeps_forward else None  # which a graph could not keep
+        b, c, rows, columns = h.shape
+        return m.b(h.view(b, c * rows * columns))
+
+    def by_column(m, x):
+        h = m.a(x).relu()
+        b, c, rows, columns = h.shape
+        m.sum = x.sum() if keeps_forward else None
+        return m.b(h.permute(0, 3, 1, 2).reshape(b, columns, rows * c))
+
+    rows, columns = IMAGES.shape[2:]
+    for forward, each in ((flat, rows * columns), (by_column, rows)):
+        model = Net(forward, a=conv(3, 4), b=nn.Linear(4 * each, 2)).double()
+        kill(model.a, channels=[1, 2])
+        small = fadeout.compact(model, IMAGES)
+        assert small.b.in_features == 2 * each
+        assert type(small) is Net
+        same_outputs(model, small, IMAGES)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Network, Rule, alike
-from fadeout.graph.rules.calls import argument, call_with, name_of, source
+from fadeout.graph.rules.calls import argument, call_with, name_of, source, worked_out
 from fadeout.graph.rules.registry import MODULES, handles, versions
 
 _ACTIVATIONS = """CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish ReLU ReLU6
@@ -152,10 +152,11 @@ class Reduced(Linked):
 
 
 class Multiple(Rule):
-    """A size times a number: its readers are looked at by :class:`.shapes.Size`."""
+    """A size times a number, or times another size: its readers are looked at by :class:`.shapes.Size`."""
 
-    def factor(self, node: fx.Node) -> int:
-        return next(one for one in node.args if isinstance(one, int))
+    def factor(self, node: fx.Node, size: fx.Node, a: Analysis) -> int:
+        """How many times a size it is."""
+        return math.prod(worked_out(one, a.network.shapes) for one in node.args if one is not size)
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         pass
@@ -177,7 +178,9 @@ class Arithmetic(Rule):
 
     def at(self, node: fx.Node, network: Network) -> Rule:
         if "mul" in name_of(node) and not any(one in network.shapes for one in node.all_input_nodes):
-            return Multiple() if len(node.all_input_nodes) == 1 else Rule()
+            sizes = [one for one in node.args if isinstance(one, fx.Node)]
+            plain = all(one.target == "size" or isinstance(network.rules[one], Multiple) for one in sizes)
+            return Multiple() if plain and len({*sizes}) == len(sizes) else Rule()  # no squares
         with_a_number = len(node.all_input_nodes) == 1 and len(node.args) == 2
         return Elementwise() if with_a_number else self
 

@@ -187,8 +187,8 @@ class Size(Rule):
     def needs(self, node: fx.Node, a: Analysis) -> None:
         flow = self._counted(node, a)
         if flow is None:
-            if a.keep_forward:
-                for user, _ in self._uses(node, a):
+            for user, _ in self._uses(node, a) if a.keep_forward else []:
+                if not (isinstance(a.rules[user], Arithmetic) or self._counts_channels(user, a)):
                     a.need_all(user)
             return
         for user, factor in self._uses(node, a):
@@ -213,6 +213,18 @@ class Size(Rule):
         dim = int(argument(node, 1, "dim")) % len(a.shape(source(node)))
         return flow if flow is not None and flow.axis == dim else None
 
+    def _counts_channels(self, user: fx.Node, a: Analysis) -> bool:
+        """Whether a reshape is given a multiple of a number of channels, beside this size."""
+        rule, after = a.rules[user], a.flows.get(user)
+        waiting: list[Any] = [rule.size(user, after.axis, a)] if after and isinstance(rule, Reshaped) else []
+        while waiting:
+            one = waiting.pop()
+            rule = a.rules[one] if isinstance(one, fx.Node) else None
+            if isinstance(rule, Size) and self._counted(one, a) is not None:
+                return True
+            waiting += one.args if isinstance(rule, Multiple) else []
+        return False
+
     def _computes(self, user: fx.Node, factor: int, flow: Flow, a: Analysis) -> bool:
         after = a.flows.get(user)
         return after is None or isinstance(a.rules[user], Arithmetic) or after.width != flow.width * factor
@@ -223,7 +235,8 @@ class Size(Rule):
         for user in node.users:
             rule, after = a.rules[user], a.flows.get(user)
             if isinstance(rule, Multiple):
-                found += [(reader, rule.factor(user)) for reader, _ in self._uses(user, a)]
+                factor = rule.factor(user, node, a)
+                found += [(reader, factor * more) for reader, more in self._uses(user, a)]
             elif not isinstance(rule, Reshaped) or (after and rule.size(user, after.axis, a) is node):
                 found.append((user, 1))
         return found
@@ -236,18 +249,22 @@ def _is_size(number: fx.Node, a: Analysis) -> bool:
 
 def _differs(number: Any, node: fx.Node, a: Analysis) -> bool:
     """Whether a number of channels that is asked for is not that of what is left."""
+    return isinstance(number, fx.Node) and _left(number, a) != int(a.flows[node].needed.sum())
+
+
+def _left(number: Any, a: Analysis) -> int | None:
+    """What a number becomes when channels go that it counts; None where it is more than a multiple."""
     if not isinstance(number, fx.Node):
-        return False
-    factor, asked, rule = 1, number, a.rules[number]
-    if isinstance(rule, Multiple):
-        factor, asked = rule.factor(number), source(number)
-    if not isinstance(a.rules[asked], Size):
-        return True
-    flow, dim = a.flows.get(source(asked)), int(argument(asked, 1, "dim"))
-    rank = len(a.shape(source(asked)))
-    there = flow is not None and flow.axis == dim % rank
-    left = int(flow.needed.sum()) if flow is not None and there else a.shape(source(asked))[dim]
-    return left * factor != int(a.flows[node].needed.sum())
+        return int(number)
+    if isinstance(a.rules[number], Multiple):
+        parts = [_left(one, a) for one in number.args]
+        return None if None in parts else math.prod(parts)  # pyright: ignore
+    if not isinstance(a.rules[number], Size):
+        return None
+    flow, dim = a.flows.get(source(number)), int(argument(number, 1, "dim"))
+    sizes = a.shape(source(number))
+    there = flow is not None and flow.axis == dim % len(sizes)
+    return int(flow.needed.sum()) if flow is not None and there else sizes[dim]
 
 
 @handles(calls=["expand"])
