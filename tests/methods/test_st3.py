@@ -81,6 +81,25 @@ def test_a_weight_that_was_zero_comes_back_without_a_jump(bare, push):
     assert pruner.remove().left == 2
 
 
+def test_gradients_of_empty_rows_go_straight_through():
+    """As published: what Latent() does to rows of which nothing is left, before a norm, is its own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 2, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+    with torch.no_grad():
+        model[0].weight[0] = 1e-3
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    pruner = ST3(model, optimizer, sparsity=0.5, steps=4)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 1, 3, 3)).square().sum().backward()
+        latent = pruner.state_dict()["latents"]["0.weight"].clone()
+        slope = model[0].weight.grad.clone()
+        optimizer.step()
+    assert not model[0].weight[0].count_nonzero()
+    assert slope[0].abs().amax() > 2 * slope[1:].abs().amax()  # a norm divides by how little it varies
+    torch.testing.assert_close(pruner.state_dict()["latents"]["0.weight"], latent - 1e-4 * slope)
+
+
 def test_a_vector_is_one_row(bare, push):
     model = bare(w=[4.0, 3.0, 2.0, 1.0])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -109,6 +109,7 @@ class ST3(SelectiveWeightDecay):
         if split:
             raise ValueError(f"ST-3 rescales whole rows, and those of {split[0]!r} lie on several processes")
         self._latents = Rescaled(self.weight, self._layout, fade, self._base)
+        self._calms = False  # gradients go straight through, those of empty channels too
 
 
 class Rescaled(Latents):
