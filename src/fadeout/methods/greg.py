@@ -1,5 +1,7 @@
 """GReg-2 (Wang et al., 2021): a growing penalty on all filters tells which of them to push to zero."""
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,8 @@ from fadeout.fades import learning_rate
 from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import flush_
-from fadeout.torch_bridge.parameters import held_by
+from fadeout.structures.channel_candidates import Layer
+from fadeout.torch_bridge.parameters import held_by, named
 from fadeout.torch_bridge.sharding import gradient_of
 from fadeout.torch_bridge.step_hooks import gradient_scale
 
@@ -25,7 +28,8 @@ class GrowingRegularization(ChannelPruner):
     1. *Train*, up to 0.5 of the training.
     2. *Pick*, up to 0.56: ``lambda w`` joins the gradient of every filter, with a ``lambda`` that grows from
        0 to 0.01. Where the loss curves little, filters shrink more, so that their sizes tell of curvature.
-       Those of smallest L1 norm are then to go, the same share of each layer.
+       Those of smallest L1 norm are then to go, the same share of each layer. As in the paper's experiments,
+       the first layer and the sums that end residual blocks stay whole: their channels go last, if at all.
     3. *Push*, up to 0.63: for these ``lambda`` grows to 1, the others have none. Up to 0.7 it stays there.
     4. *Remove*: filters, scales and shifts are set to zero and held there while the rest trains on.
 
@@ -77,12 +81,14 @@ class GrowingRegularization(ChannelPruner):
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         penalty, held, loss = self.penalty_now, held_by([optimizer]), None
         groups, scale = self.groups(), gradient_scale(optimizer)
-        for name in self._filters if penalty else ():
+        is_picked = self._is_past(_PICKED)
+        filters = self._filters(whole=is_picked)  # of whole layers only such as had to be picked
+        for name in filters if penalty else ():
             gradient = gradient_of(self.parameters[name]) if id(self.parameters[name]) in held else None
             if gradient is None:
                 continue
             weight = self.weight(name)
-            if self._is_past(_PICKED):
+            if is_picked:
                 weight = torch.where(self.held[name], weight, 0)
             sign = -1 if groups[name].get("maximize", False) else 1
             gradient.add_(weight, alpha=sign * scale * penalty)
@@ -108,14 +114,25 @@ class GrowingRegularization(ChannelPruner):
         """Whether this share of the training is over now, or so many steps later."""
         return (self.steps_taken + steps) / self.steps >= share
 
-    @property
-    def _filters(self) -> list[str]:
-        return [name for name in self._bound.fading if self.parameters[name].dim() > 1]
+    def _filters(self, whole: bool) -> list[str]:
+        """The filters of layers that lose channels, and perhaps of those that stay whole."""
+        layers = (layer for layer in self._bound.layers if whole or not self._is_whole(layer))
+        return [name for layer in layers for name in layer.fading if self.parameters[name].dim() > 1]
+
+    def _is_whole(self, layer: Layer) -> bool:
+        """Whether it is the network's first, or has scales alone, as behind an addition."""
+        filters = [name for name in layer.fading if self.parameters[name].dim() > 1]
+        return not filters or self._first in filters
+
+    @cached_property
+    def _first(self) -> str:
+        return next(name for name, parameter in named(self._model).items() if parameter.dim() > 1)
 
     def score_channels(self) -> list[Tensor]:
-        """The ranks of L1 norms in each layer, over its width: so all layers lose the same share."""
-        norms = self.sum_by_channel(lambda name: self.weight(name).abs(), self._filters)
-        return [(norm.argsort(stable=True).argsort() + 0.5) / len(norm) for norm in norms]
+        """The ranks of L1 norms in each layer, over its width, so that layers lose the same share."""
+        norms = self.sum_by_channel(lambda name: self.weight(name).abs(), self._filters(whole=True))
+        ranks = [(norm.argsort(stable=True).argsort() + 0.5) / len(norm) for norm in norms]
+        return [rank + self._is_whole(layer) for rank, layer in zip(ranks, self._bound.layers, strict=True)]
 
 
 def greg(epochs: int, sparsity: float, structure: str) -> list[Phase]:
