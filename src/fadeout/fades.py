@@ -104,7 +104,7 @@ class Fade(ABC):
 
 @dataclass(frozen=True)
 class Progressive(Fade):
-    """The default fade: nothing to tune. Target and fade grow with progress alone.
+    """Nothing to tune: target and fade grow with progress alone. The default for all but single weights.
 
     With ``p`` the progress at the end of the step, the target grows as in Zhu and Gupta,
     ``q(p) = T (1 - (1 - t) ** 3)`` with ``t`` the position of ``p`` in the window from 0.1 to 0.75, and

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from fadeout import criteria
 from fadeout._arguments import checked
 from fadeout.criteria import Criterion
-from fadeout.fades import Decay, Fade, Latent, Progressive, learning_rate
-from fadeout.methods.method import CriterionName, Method, Phase, train
+from fadeout.fades import Decay, Fade, Latent, learning_rate
+from fadeout.methods.method import Method, Phase, train
 from fadeout.pruners.latents import Latents
 from fadeout.pruners.pruner import Pruner
 from fadeout.schedules import Schedule, Sparsity, Steps, exponential
@@ -329,21 +328,6 @@ Mu = Annotated[float | None, "the decay that the strength multiplies; by default
 _train = partial(train, SelectiveWeightDecay)
 
 
-def auto(epochs: int, sparsity: float) -> list[Phase]:
-    """Selective weight decay with nothing to tune: this library's default."""
-    return _train(epochs, sparsity=sparsity)
-
-
-def progressive(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
-    """Targeted weights are multiplied by a factor that falls to zero; without latent weights."""
-    return _train(epochs, sparsity=sparsity, criterion=getattr(criteria, criterion), fade=Progressive())
-
-
-def latent(epochs: int, sparsity: float, criterion: CriterionName = "magnitude") -> list[Phase]:
-    """Latent weights: the optimizer steps dense ones, the network runs on their thresholded form."""
-    return _train(epochs, sparsity=sparsity, criterion=getattr(criteria, criterion), fade=Latent())
-
-
 def swd(
     epochs: int,
     sparsity: float,
@@ -384,19 +368,6 @@ def _strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
 
 
 SWD = Method("swd", swd, label="SWD", colour="#04955e", dark_colour="#5eca92", marker="D", order=6)
-AUTO = Method("auto", auto, label="fadeout", colour="#0b6bcb", dark_colour="#5aa9f7", marker="o", order=7)
-PROGRESSIVE = Method(
-    "progressive",
-    progressive,
-    label="Progressive",
-    colour="#7a8cf0",
-    dark_colour="#9fb0ff",
-    marker="$♪$",
-    order=9,
-)
-LATENT = Method(
-    "latent", latent, label="latent weights", colour="#00807d", dark_colour="#3fd0c9", marker="H", order=9
-)
 GROWING_DECAY = Method(
     "growing_decay",
     growing_decay,
