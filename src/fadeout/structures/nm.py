@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -100,18 +101,22 @@ class NM(Structure):
         place, later = (
             as_array(row.to(kind).repeat_interleave(width).repeat(len(pieces[0]))) for row in (place, later)
         )
-        byte = as_array(marks[:0].view(torch.int8)).dtype
+        reaches = [place < self.m - distance for distance in range(1, self.m)]  # still within its group
+        # all pieces share this memory: to be given it anew for each takes as long as the comparisons
+        sizes, flags, lower = as_array(pieces[0].reshape(-1)) + 0, place < 0, later + 0
+        library: Any = torch if isinstance(sizes, Tensor) else np
         for piece, mark in zip(pieces, split(marks), strict=True):
-            row = as_array(piece.reshape(-1))
-            row = abs(row) if magnitude else row
-            lower = later[: len(row)] + 0  # how many of its group: later ones, unless they prove not to be
-            for distance in range(1, self.m):
+            row, mark = as_array(piece.reshape(-1)), as_array(mark.view(-1))
+            size = library.abs(row, out=sizes[: len(row)]) if magnitude else row
+            lower[:] = later  # how many of its group: later ones, unless they prove not to be
+            own = lower[: len(row)]
+            for distance, reach in enumerate(reaches, 1):
                 step = distance * width
-                not_higher = row[:-step] <= row[step:]
-                not_higher &= place[: len(row) - step] < self.m - distance
-                lower[step:] += not_higher.view(byte)
-                lower[:-step] -= not_higher.view(byte)
-            as_array(mark.view(-1))[:] = lower < self.m - self.n
+                not_higher = library.less_equal(size[:-step], size[step:], out=flags[: len(row) - step])
+                not_higher &= reach[: len(row) - step]
+                own[step:] += not_higher.view(_BYTE[library])
+                own[:-step] -= not_higher.view(_BYTE[library])
+            library.less(own, self.m - self.n, out=mark)
         return marks
 
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundNM":
@@ -119,6 +124,7 @@ class NM(Structure):
 
 
 _COMPLETE = 1e-3  # 0.333 means a third
+_BYTE: dict[Any, Any] = {np: np.int8, torch: torch.int8}
 
 
 class BoundNM(BoundMagnitudes):
