@@ -73,20 +73,13 @@ class Marked:
         yield from zip(*map(split, (self._mask, weight, *others)), strict=True)
 
     def scale_(self, weight: Tensor, factor: float) -> None:
-        if weight.dtype.itemsize < 4:
-            change_(self, weight, lambda wide: wide * factor)
-            return
-        flush = before(torch.finfo(weight.dtype).tiny, weight.dtype)
         whole_rows = self._mask.dim() > 1 and not any(self._mask.stride()[1:])
-        if whole_rows and weight.device.type == "cpu":  # the others need not be read
+        if whole_rows and weight.device.type == "cpu" and weight.dtype.itemsize >= 4:  # others are not read
             rows = self._mask[(slice(None), *[0] * (weight.dim() - 1))].nonzero().squeeze(1)
-            weight.index_copy_(0, rows, torch.hardshrink(weight[rows].mul_(factor), flush))
-            return
-        for mask, piece in self.parts(weight):
-            targeted = only_at(mask, piece)  # so that no branch slows the passes down
-            piece.sub_(targeted)
-            if factor:
-                piece.add_(torch.hardshrink(targeted.mul_(factor), flush))
+            shrunk = torch.hardshrink(weight[rows].mul_(factor), _flushed(weight.dtype))
+            weight.index_copy_(0, rows, shrunk)
+        else:
+            scale_parts_(self, weight, factor)
 
     def pull_(self, weight: Tensor, now: Tensor, before: Tensor, back: float) -> None:
         for mask, there, was in self.parts(now, before):
@@ -112,6 +105,23 @@ def split(tensor: Tensor, rows: int = 1) -> tuple[Tensor, ...]:
         return (tensor,)
     row = tensor.numel() // len(tensor)
     return tensor.split(max(size // (row * rows), 1) * rows)
+
+
+def scale_parts_(target: Target, weight: Tensor, factor: float) -> None:
+    """Multiply the targeted weights in place, part by part; what becomes denormal is zero."""
+    if weight.dtype.itemsize < 4:
+        change_(target, weight, lambda wide: wide * factor)
+        return
+    for mask, piece in target.parts(weight):
+        targeted = only_at(mask, piece)  # so that no branch slows the passes down
+        piece.sub_(targeted)
+        if factor:
+            piece.add_(torch.hardshrink(targeted.mul_(factor), _flushed(weight.dtype)))
+
+
+def _flushed(dtype: torch.dtype) -> float:
+    """Up to this, numbers are denormal."""
+    return before(torch.finfo(dtype).tiny, dtype)
 
 
 def change_(target: Target, weight: Tensor, change: Callable[[Tensor], Tensor]) -> None:

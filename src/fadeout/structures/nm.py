@@ -1,6 +1,6 @@
 """N:M: of every m weights along the inputs, n stay."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fadeout._arguments import Count, checked
 from fadeout.selection.floats import as_array
 from fadeout.selection.search import Finder
-from fadeout.structures.base import BoundMagnitudes, Structure, split
-from fadeout.structures.scores import not_finite
+from fadeout.structures.base import BoundMagnitudes, Marked, Structure, Target, scale_parts_, split
+from fadeout.structures.scores import Scores, not_finite
 from fadeout.torch_bridge.sharding import Layout, region_of
 
 
@@ -72,8 +72,8 @@ class NM(Structure):
     ) -> dict[str, Tensor]:
         if magnitude and not_finite(values, layout, alone=not layout.sharded):
             raise FloatingPointError("a number is not finite")
-        can_go = {name: self._mark_groups(value, magnitude) for name, value in values.items()}
-        if sparsity >= self.sparsity - _COMPLETE:
+        can_go = {name: self.mark_groups(value, magnitude) for name, value in values.items()}
+        if self.is_complete(sparsity):
             return can_go
         total = sum(self.grouped(layout.region(name, value).whole) for name, value in values.items())
         ranked = [
@@ -83,15 +83,26 @@ class NM(Structure):
         lowest = Finder(shards=layout.shards(values))(ranked, round(sparsity * total))
         return {name: lowest.mask(number, ranked[number]) for number, name in enumerate(values)}
 
-    def _mark_groups(self, values: Tensor, magnitude: bool) -> Tensor:
-        """Mark the ``m - n`` lowest of each group, of equal ones the first: each is compared with all.
+    def is_complete(self, sparsity: float) -> bool:
+        """Whether ``m - n`` of every group go at this sparsity."""
+        return sparsity >= self.sparsity - _COMPLETE
 
-        Every weight is compared with the one so many inputs further on, in the order of memory, where nothing
-        has to be gathered; where that one is in another group, it does not count.
-        """
+    def mark_groups(self, values: Tensor, magnitude: bool) -> Tensor:
+        """Mark the ``m - n`` lowest of each group, of equal ones the first."""
         marks = torch.zeros_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
+        for piece, mark in zip(split(marks), self.mark_pieces(values, magnitude), strict=True):
+            piece.copy_(mark)
+        return marks
+
+    def mark_pieces(self, values: Tensor, magnitude: bool) -> Iterator[Tensor]:
+        """The same for each piece of :func:`split`: every weight is compared with all of its group.
+
+        That is, with the one so many inputs further on, in the order of memory, where nothing has to be
+        gathered; where that one is in another group, it does not count.
+        """
         if not self.grouped(tuple(values.shape)):
-            return marks
+            yield from (torch.zeros_like(piece, dtype=torch.bool) for piece in split(values))
+            return
         pieces, width = split(values), prod(values.shape[2:])
         inputs = torch.arange(values.shape[1], device=values.device)
         rest = inputs >= len(inputs) // self.m * self.m
@@ -105,8 +116,8 @@ class NM(Structure):
         # all pieces share this memory: to be given it anew for each takes as long as the comparisons
         sizes, flags, lower = as_array(pieces[0].reshape(-1)) + 0, place < 0, later + 0
         library: Any = torch if isinstance(sizes, Tensor) else np
-        for piece, mark in zip(pieces, split(marks), strict=True):
-            row, mark = as_array(piece.reshape(-1)), as_array(mark.view(-1))
+        for piece in pieces:
+            row = as_array(piece.reshape(-1))
             size = library.abs(row, out=sizes[: len(row)]) if magnitude else row
             lower[:] = later  # how many of its group: later ones, unless they prove not to be
             own = lower[: len(row)]
@@ -116,8 +127,7 @@ class NM(Structure):
                 not_higher &= reach[: len(row) - step]
                 own[step:] += not_higher.view(_BYTE[library])
                 own[:-step] -= not_higher.view(_BYTE[library])
-            library.less(own, self.m - self.n, out=mark)
-        return marks
+            yield torch.as_tensor(own < self.m - self.n, device=piece.device).view(piece.shape)
 
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundNM":
         return BoundNM(self, parameters, layout)
@@ -125,6 +135,23 @@ class NM(Structure):
 
 _COMPLETE = 1e-3  # 0.333 means a third
 _BYTE: dict[Any, Any] = {np: np.int8, torch: torch.int8}
+
+
+class LowestOfGroups(Marked):
+    """The targeted weights of a complete pattern: marked piece by piece, where and when they are needed."""
+
+    def __init__(self, structure: NM):
+        self._structure = structure
+
+    def mask(self, weight: Tensor) -> Tensor:
+        return self._structure.mark_groups(weight, magnitude=True)
+
+    def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        marks = self._structure.mark_pieces(weight, magnitude=True)
+        yield from zip(marks, *map(split, (weight, *others)), strict=True)
+
+    def scale_(self, weight: Tensor, factor: float) -> None:
+        scale_parts_(self, weight, factor)
 
 
 class BoundNM(BoundMagnitudes):
@@ -149,6 +176,14 @@ class BoundNM(BoundMagnitudes):
                     f"{name!r} is sharded along its inputs at a place that {structure.m} does not divide, "
                     "which cuts groups in two: shard whole rows, as FSDP2 does, or leave it out (prunable=)"
                 )
+
+    def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
+        """The same as from masks, which a complete pattern does not need: a group knows what is lowest."""
+        if not (scores.are_magnitudes and self.structure.is_complete(sparsity)):
+            return super().choose(scores, sparsity)
+        if not_finite(self.parameters, self.layout, alone=not self.layout.sharded):
+            raise FloatingPointError("a number is not finite")
+        return {name: LowestOfGroups(self.structure) for name in self.parameters}
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is above what the pattern removes, or rounds to no weight at all."""
