@@ -72,8 +72,8 @@ class NM(Structure):
     ) -> dict[str, Tensor]:
         if magnitude and not_finite(values, layout, alone=not layout.sharded):
             raise FloatingPointError("a number is not finite")
-        can_go = {name: self.mark_groups(value, magnitude) for name, value in values.items()}
-        if self.is_complete(sparsity):
+        can_go = {name: self._mark_groups(value, magnitude) for name, value in values.items()}
+        if self._is_complete(sparsity):
             return can_go
         total = sum(self.grouped(layout.region(name, value).whole) for name, value in values.items())
         ranked = [
@@ -83,18 +83,18 @@ class NM(Structure):
         lowest = Finder(shards=layout.shards(values))(ranked, round(sparsity * total))
         return {name: lowest.mask(number, ranked[number]) for number, name in enumerate(values)}
 
-    def is_complete(self, sparsity: float) -> bool:
+    def _is_complete(self, sparsity: float) -> bool:
         """Whether ``m - n`` of every group go at this sparsity."""
         return sparsity >= self.sparsity - _COMPLETE
 
-    def mark_groups(self, values: Tensor, magnitude: bool) -> Tensor:
+    def _mark_groups(self, values: Tensor, magnitude: bool) -> Tensor:
         """Mark the ``m - n`` lowest of each group, of equal ones the first."""
         marks = torch.zeros_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
-        for piece, mark in zip(split(marks), self.mark_pieces(values, magnitude), strict=True):
+        for piece, mark in zip(split(marks), self._mark_pieces(values, magnitude), strict=True):
             piece.copy_(mark)
         return marks
 
-    def mark_pieces(self, values: Tensor, magnitude: bool) -> Iterator[Tensor]:
+    def _mark_pieces(self, values: Tensor, magnitude: bool) -> Iterator[Tensor]:
         """The same for each piece of :func:`split`: every weight is compared with all of its group.
 
         That is, with the one so many inputs further on, in the order of memory, where nothing has to be
@@ -144,10 +144,10 @@ class LowestOfGroups(Marked):
         self._structure = structure
 
     def mask(self, weight: Tensor) -> Tensor:
-        return self._structure.mark_groups(weight, magnitude=True)
+        return self._structure._mark_groups(weight, magnitude=True)
 
     def parts(self, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        marks = self._structure.mark_pieces(weight, magnitude=True)
+        marks = self._structure._mark_pieces(weight, magnitude=True)
         yield from zip(marks, *map(split, (weight, *others)), strict=True)
 
     def scale_(self, weight: Tensor, factor: float) -> None:
@@ -179,7 +179,7 @@ class BoundNM(BoundMagnitudes):
 
     def choose(self, scores: Scores, sparsity: float) -> Mapping[str, Target]:
         """The same as from masks, which a complete pattern does not need: a group knows what is lowest."""
-        if not (scores.are_magnitudes and self.structure.is_complete(sparsity)):
+        if not (scores.are_magnitudes and self.structure._is_complete(sparsity)):
             return super().choose(scores, sparsity)
         if not_finite(self.parameters, self.layout, alone=not self.layout.sharded):
             raise FloatingPointError("a number is not finite")
