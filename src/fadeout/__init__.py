@@ -1,5 +1,6 @@
 """Fadeout prunes PyTorch networks while they train."""
 
+from fadeout import _interrupt  # isort: skip  # noqa: F401 - first, as torch takes seconds
 from fadeout import criteria, export, integrations, methods, models, schedules
 from fadeout.compaction.compact import compact
 from fadeout.compaction.sparse_products import sparse

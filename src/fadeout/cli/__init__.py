@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from fadeout import __version__
+from fadeout import __version__, _interrupt
 from fadeout._checks import MissingExtraError, extra
 from fadeout._tables import printable
 
@@ -39,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     show = "--traceback" in words or bool(os.environ.get("FADEOUT_TRACEBACK"))
-    _accept_all_characters()
     try:
+        _interrupt.raise_again()
+        _accept_all_characters()
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning
             _run([word for word in words if word != "--traceback"])
