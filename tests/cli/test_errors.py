@@ -5,6 +5,7 @@ import json
 import os
 import re
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -239,6 +240,16 @@ def test_nobody_reads_a_list(monkeypatch, capfd):
     with open(writer, "w") as pipe:
         assert main_with_output(monkeypatch, pipe, "list") == 141
     assert capfd.readouterr().err == ""
+
+
+def test_nobody_reads_a_complaint():
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:  # in a process of its own: Python writes what is left when it ends
+        done = subprocess.run([sys.executable, "-m", "fadeout", "xyz"], stdout=writer, stderr=writer)
+    finally:
+        os.close(writer)
+    assert done.returncode == 2
 
 
 def test_nobody_reads_a_run(monkeypatch, capsys, tmp_path):

@@ -10,7 +10,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from fadeout import __version__, _interrupt
 from fadeout._checks import MissingExtraError, extra
@@ -113,7 +113,10 @@ def _stop(code: int, message: str) -> NoReturn:
 def _say(message: str) -> None:
     """In a line, without what would move the cursor."""
     line = " ".join(filter(None, map(str.strip, message.splitlines())))
-    print(f"fadeout: {printable(line)}", file=sys.stderr)
+    try:
+        print(f"fadeout: {printable(line)}", file=sys.stderr, flush=True)
+    except OSError:  # nobody reads it; the exit code still says what happened
+        _turn_away(sys.stderr)
 
 
 def _write_traceback() -> str:
@@ -136,11 +139,16 @@ def _accept_all_characters() -> None:
 
 def _turn_away_output() -> None:
     """What is still to be written would fail again when Python ends."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
+    with contextlib.suppress(ValueError, AttributeError):  # it may be closed, or None
         try:
             sys.stdout.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _turn_away(sys.stdout)
+
+
+def _turn_away(stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):  # it has no file, or that is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _say_warning(message: Warning | str, *where: object) -> None:
