@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import fadeout
 from fadeout import criteria
 from fadeout.structures.scores import keep_down, scores_of, widened
 
@@ -66,3 +67,28 @@ def test_what_is_gone_goes_first():
 def test_a_criterion_that_changes_the_weights_is_refused():
     with pytest.raises(ValueError, match="changes the weights of 'a' in place"):
         scores_of(weights(), lambda weight, gradient: weight.abs_())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_scores_can_be_asked_for_in_inference_mode(dtype):
+    with torch.inference_mode():
+        assert scores_of(weights(dtype), criteria.magnitude)["a"].tolist() == [1.0, 2.0]
+    model = nn.Linear(4, 4).to(dtype)
+    pruner = fadeout.SelectiveWeightDecay(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), sparsity=0.5, steps=4
+    )
+    with torch.inference_mode():  # as in an evaluation that prints figures
+        assert pruner.summary().total.left == pruner.masks().left == 8
+
+
+def test_scores_by_gradients_before_the_first_step_say_what_to_do():
+    model = nn.Linear(4, 4)
+    pruner = fadeout.SelectiveWeightDecay(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        sparsity=0.5,
+        steps=4,
+        criterion=lambda weight, gradient: weight.abs(),
+    )
+    with pytest.raises(ValueError, match=r"no step has been taken yet: ask after the first"):
+        pruner.summary()

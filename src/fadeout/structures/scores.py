@@ -73,7 +73,8 @@ class Scores:
             return keep_down(scores_of(self.parameters, before), self.gone)
         if not self.kept:
             raise ValueError(
-                f"{self.criterion} scores weights by their gradients, and no step has been taken yet"
+                f"the criterion {shown(self.criterion)} scores weights by their gradients, and no step has "
+                "been taken yet: ask after the first, or say needs_gradient = False of one that needs none"
             )
         return keep_down(self.kept, self.gone)
 
@@ -142,12 +143,12 @@ def scores_of(
         if own is not None:
             dense = own.to_dense() if own.is_sparse else own
             gradient = dense.to(weight.dtype) / (scales or {}).get(id(parameter), 1.0)
-        before = weight._version
+        before = _version(weight)
         try:
             scores[name] = score = criterion(weight, gradient)
         except Exception as error:
             raise ValueError(f"the criterion {shown(criterion)} fails for {name!r}: {error}") from error
-        if weight._version != before:
+        if _version(weight) != before:
             raise ValueError(
                 f"the criterion {shown(criterion)} changes the weights of {name!r} in place: let it compute "
                 "new tensors, say by abs() instead of abs_()"
@@ -170,6 +171,11 @@ def keep_down(scores: dict[str, Tensor], gone: Mapping[str, Tensor]) -> dict[str
     {'weight': tensor([-inf, 2.])}
     """
     return {n: s.masked_fill(gone[n], -math.inf) if n in gone else s for n, s in scores.items()}
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor has been written into; copies that inference mode makes do not count it."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def widened(weight: Tensor) -> Tensor:
