@@ -32,7 +32,7 @@ def test_a_sparsity_passes(sparsity):
         (-0.5, r"got -0\.5\. It is"),
         (lambda progress: 2 * progress, "gives 1.0 at progress 0.5; it must stay in"),
         (lambda progress: 0.0, r"gives 0\.0 at progress 1; .* end above 0"),
-        (lambda progress: "much", "the number that it gives is a number, got 'much'"),
+        (lambda progress: "much", "what the sparsity schedule gives is a number, got 'much'"),
         (lambda progress: 1 / 0, "division by zero"),
     ],
 )

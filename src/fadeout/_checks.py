@@ -32,7 +32,7 @@ def checked_sparsity(sparsity: Any) -> Any:
         schedule: Any = sparsity
         for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
             try:
-                in_range(fitted("the number that it gives", schedule(progress), float), progress)
+                in_range(schedule(progress), progress)
             except Exception as error:
                 raise ValueError(
                     f"sparsity is a fraction or a schedule of fractions, got {shown(sparsity)}: {error}"
@@ -50,8 +50,9 @@ def checked_sparsity(sparsity: Any) -> Any:
     raise ValueError(f"sparsity is a fraction between 0 and 1, or a schedule; got {sparsity!r}. {hint}")
 
 
-def in_range(value: float, progress: float) -> float:
-    """What a sparsity schedule gives, if that is a sparsity."""
+def in_range(given: Any, progress: float) -> float:
+    """What a sparsity schedule gives as a plain number, if that is a sparsity."""
+    value: float = fitted("what the sparsity schedule gives", given, float)
     if not 0 <= value < 1 or (progress == 1.0 and value == 0):
         raise ValueError(
             f"the sparsity schedule gives {value!r} at progress {progress:g}; it must stay in [0, 1), and "

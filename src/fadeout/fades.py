@@ -72,7 +72,8 @@ class Fade(ABC):
         """
         progress, steps = clock.progress, clock.steps
         distinct = {id(group): group for group in groups.values()}
-        amounts = {key: self.dose(progress, steps, group) for key, group in distinct.items()}
+        # plain numbers, as some are part of the pruner's state
+        amounts = {key: float(self.dose(progress, steps, group)) for key, group in distinct.items()}
         return Dose(
             self.target(progress, steps), {name: amounts[id(group)] for name, group in groups.items()}
         )
@@ -268,7 +269,7 @@ class Decay(Fade):
     def __post_init__(self):
         for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
             try:
-                _finite("strength", fitted("what it gives", as_schedule(self.strength)(progress), float))
+                _finite("strength", as_schedule(self.strength)(progress))
             except Exception as error:
                 raise ValueError(
                     f"strength is a number >= 0, or a schedule of such numbers; got {shown(self.strength)}: "
@@ -365,7 +366,8 @@ _PENALTIES = {
 }
 
 
-def _finite(name: str, value: float) -> float:
+def _finite(name: str, given: Any) -> float:
+    value: float = fitted(name, given, float)  # schedules may compute with numbers of numpy or torch
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} is a number >= 0, or a schedule of such numbers; got {value!r}")
     return value

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -160,3 +161,24 @@ def test_a_state_of_another_fade_is_refused():
     state = build(copy.deepcopy(model))[0].state_dict()
     with pytest.raises(ValueError, match=r"another fade: it has latent weights.*Progressive\(\)"):
         build(copy.deepcopy(model), fade=fadeout.Progressive())[0].load_state_dict(state)
+
+
+@pytest.mark.parametrize("number", [float, np.float64, np.float32, torch.tensor])
+@pytest.mark.parametrize("fade", [fadeout.Latent(), None], ids=["latent", "decay"])
+def test_schedules_may_compute_with_numbers_of_others(tmp_path, number, fade):
+    def grow(progress):
+        return number(min(progress, 0.5))
+
+    model = network().bfloat16()  # in which small doses wait, as a part of the state
+    fade = fade or fadeout.Decay(lambda progress: number(0.5), weight_decay=0.5, mode="implicit")
+    pruner, optimizer = build(model, sparsity=grow, fade=fade)
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(8, 10, dtype=torch.bfloat16)).square().mean().backward()
+        optimizer.step()
+    torch.save(pruner.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["sparsity"] == 0.5
+    assert fade.latent or any(state["pending"].values())
+    pruner.load_state_dict(state)
+    assert pruner.masks().sparsity == 0.5
