@@ -642,6 +642,28 @@ def test_matrices_split_among_optimizers(prune, train, same_bits, make_task, bac
     pruner.remove()
 
 
+@pytest.mark.parametrize("fade", [Progressive(), Latent()], ids=lambda fade: type(fade).__name__)
+def test_optimizers_that_step_inside_backward(make_task, fade):
+    """As in PyTorch's recipe that saves the memory of the gradients: each has one parameter."""
+    task = make_task("mlp")
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in task.model.parameters()}
+    pruner = SelectiveWeightDecay(task.model, list(optimizers.values()), sparsity=0.75, steps=12, fade=fade)
+
+    def step(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(step)
+    if fade.latent:
+        with pytest.raises(ValueError, match=r"steps inside backward\(\).*fade=fadeout.Progressive\(\)"):
+            task.loss(0).backward()
+        return
+    for number in range(12):
+        task.loss(number).backward()
+    assert pruner.remove().sparsity == 0.75
+
+
 # Wrapped models ---------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.optimizers import is_schedule_free
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
 from fadeout.torch_bridge.sharding import gradient_of
-from fadeout.torch_bridge.step_hooks import gradient_scale
+from fadeout.torch_bridge.step_hooks import check_outside_backward, gradient_scale
 from fadeout.torch_bridge.submodules import has_kind
 
 
@@ -177,6 +177,7 @@ class SelectiveWeightDecay(Pruner):
 
     def onward(self) -> None:
         if self._latents is not None:
+            check_outside_backward()
             self._latents.enter()
 
     def end(self) -> None:

@@ -157,6 +157,15 @@ def gradient_scale(optimizer: Optimizer) -> float:
     return 1.0 if scale is None else float(scale)
 
 
+def check_outside_backward() -> None:
+    """Raise where an optimizer steps from a hook on a gradient, while others are still being computed."""
+    if torch._C._current_graph_task_id() != -1:
+        raise ValueError(
+            "an optimizer steps inside backward(), where latent weights cannot be put in and out of the "
+            "network: step when backward() is done, or pass fade=fadeout.Progressive()"
+        )
+
+
 def _is_skipped(optimizer: Optimizer) -> bool:
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf)
