@@ -193,6 +193,21 @@ def test_low_precision():
     assert int((model.weight != 0).sum()) <= 160
 
 
+def test_a_network_that_becomes_wider_keeps_small_steps():
+    """As with model.float() in the middle: of 1 - 1e-4 bfloat16 would make 1 again, at every step."""
+    model = nn.Linear(4, 4, bias=False).bfloat16()
+    model.weight.data = torch.arange(1.0, 17.0).view(4, 4).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=1000)
+    for number in range(4):
+        if number == 1:
+            model.float()
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+    assert pruner.state_dict()["latents"]["weight"].dtype == torch.float32
+    torch.testing.assert_close(model.weight[0, 0].item(), 1 - 3e-4)
+
+
 def test_compiled_and_plain_steps_are_the_same_to_the_last_bit():
     ends = []
     for compile in (True, False):

@@ -169,8 +169,8 @@ class Latents:
 
 
 def _copied(copies: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
-    """A tensor's numbers, in a copy that is made once."""
-    if name not in copies:
+    """A tensor's numbers, in a copy that is made once; and anew where it has become wider or narrower."""
+    if name not in copies or copies[name].dtype != tensor.dtype:
         copies[name] = torch.empty_like(tensor)
     return copies[name].copy_(tensor)
 
