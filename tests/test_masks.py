@@ -36,6 +36,16 @@ def test_it_is_a_mapping_with_figures(masks):
         masks["bias"]
 
 
+def test_masks_are_equal_where_the_same_weights_stay(masks):
+    assert masks == copy.deepcopy(masks)
+    assert masks != Masks({"a": masks["a"]})
+    assert masks != Masks({**masks, "b": ~masks["b"]})
+    assert masks != Masks({**masks, "b": masks["b"].T})  # another shape
+    assert masks != dict(masks)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(masks)
+
+
 def test_no_masks_at_all():
     assert Masks({}).sparsity == 0.0
 

@@ -48,6 +48,14 @@ class Masks(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._masks)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the same weights stay; of sharded masks, every process must ask."""
+        if not isinstance(other, Masks):
+            return NotImplemented
+        return self.keys() == other.keys() and all(
+            torch.equal(whole(mask).cpu(), whole(other[name]).cpu()) for name, mask in self.items()
+        )
+
     def __repr__(self) -> str:
         return f"Masks({len(self)} parameters, {self.left} of {self.total} weights left)"
 
