@@ -85,7 +85,7 @@ def test_run_trains_prunes_and_says_what_came_of_it(fadeout, tmp_path):
         (["digits", "--model", "smalcnn"], "no model 'smalcnn'; did you mean smallcnn? There is densenet40"),
         (["digits", "--data", "mnst"], "no data 'mnst'; did you mean mnist or imagenet? There is cifar10"),
         (["digits", "--sparsty", "0.5"], "--sparsity"),
-        (["digits", "--sparsity", "90"], "sparsity is a fraction between 0 and 1, got 90.0"),
+        (["digits", "--sparsity", "90"], "between 0 and 1, got 90.0. Did you mean 0.9?"),
         (["digits", "--method", "growing_decay"], "pass --a-min and --a-max"),
         (["digits", "--method", "liu"], "--structure channels"),
         (

@@ -137,7 +137,8 @@ class Run(_Options, Common):
         known("method", self.method, METHODS)
         known("learning_rates", self.learning_rates, LEARNING_RATES)
         if not 0 < self.sparsity < 1:
-            raise ValueError(f"sparsity is a fraction between 0 and 1, got {self.sparsity}")
+            hint = f". Did you mean {self.sparsity / 100:g}?" if 1 < self.sparsity < 100 else ""
+            raise ValueError(f"sparsity is a fraction between 0 and 1, got {self.sparsity}{hint}")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed is a whole number from 0 to 2**32 - 1, got {self.seed}")
         for each in fields(self):
