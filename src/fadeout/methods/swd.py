@@ -237,6 +237,9 @@ class SelectiveWeightDecay(Pruner):
             parts["bases"] = self._blocks(state.get("latent_bases", {})) if parts["step"] else {}
             parts["held"] = self._blocks(state["settled"])
             parts["latent_sparsity"] = float(state["latent_sparsity"])
+            missing = [name for name in self._bound.fading if name not in state["latents"]]
+            if missing and not parts["held"]:
+                raise ValueError(f"the state has no latent weights of {missing[0]!r}: it is not whole")
         return {**parts, "pending": {name: float(dose) for name, dose in state["pending"].items() if dose}}
 
     def _restore(self, parts: dict[str, Any]) -> None:

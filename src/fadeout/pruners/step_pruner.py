@@ -294,11 +294,19 @@ class StepPruner(Rounds, ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state_dict()`` was taken. A state that does not fit changes nothing."""
+        damaged = f"this is no state as {type(self).__name__}.state_dict() gives it"
         missing = [part for part in self._state_parts if not isinstance(state, dict) or part not in state]
         if missing:
-            raise ValueError(
-                f"this is no state as {type(self).__name__}.state_dict() gives it: {missing[0]!r} is missing"
-            )
+            raise ValueError(f"{damaged}: {missing[0]!r} is missing")
+        try:
+            self._check_fits(state)
+            parts = self._read(state)
+        except (AttributeError, KeyError, TypeError) as error:  # a part of it is something else
+            raise ValueError(f"{damaged}: {type(error).__name__}: {error}") from error
+        self._restore(parts)
+
+    def _check_fits(self, state: dict[str, Any]) -> None:
+        """Raise where a state is of another version, model, target or length."""
         if state["version"] > _VERSION:
             raise ValueError(f"the state is of version {state['version']}, this fadeout reads {_VERSION}")
         shapes = {name: tuple(p.shape) for name, p in self.parameters.items()}
@@ -315,7 +323,8 @@ class StepPruner(Rounds, ABC):
                     f"the state was saved with {name}={state[name]}, this pruner has {name}={mine}: "
                     "build it with the same arguments to resume"
                 )
-        self._restore(self._read(state))
+        if state["step"] < 0:
+            raise ValueError(f"the state is of step {state['step']}, and steps count from 0")
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
         """What of a state that fits is to be restored; raises where a part of it is bad."""
