@@ -82,12 +82,8 @@ def test_every_layer_loses_the_same_share_by_l1_norm():
         )
     _, pruner = build(model)
     masks = pruner.masks()
-    assert masks["2.weight"].tolist() == [
-        True,
-        False,
-        True,
-        False,
-    ]  # half of the small layer, as of the large
+    # half of the small layer, as of the large
+    assert masks["2.weight"].tolist() == [True, False, True, False]
     assert masks["5.weight"].tolist() == [True, False, True, False, True, False, True, True]
 
 

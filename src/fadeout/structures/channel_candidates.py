@@ -99,9 +99,8 @@ def _layer_of(
     if own:
         if as_in_paper and any(_feeds_a_normed_addition(site, network) for site in sites):
             return None
-        before = source(
-            node
-        )  # one that others read, or that is called elsewhere too, is not this layer's own
+        before = source(node)
+        # one that others read, or that is called elsewhere too, is not this layer's own
         alone = len(sites) == len(before.users) == 1 and len(_calls(before, network)) == 1
         filters = _filters_of(before, network) if alone else {}
         fading = (*own, *filters) if with_filters else own

@@ -117,9 +117,7 @@ class Dependencies:
                     continue
                 among = np.zeros(len(one.starts), bool)
                 among[channels] = True
-                spread = int(
-                    np.bincount(one.atoms[among[one.channel]]).max()
-                )  # channels for one of the layer
+                spread = int(np.bincount(one.atoms[among[one.channel]]).max())  # channels for one atom
                 least_alive = [each[layer] for layer in layers if layer < len(each)]
                 alive = min(least_alive) if one.every else sum(least_alive)
                 number += min(alive * spread, len(channels))

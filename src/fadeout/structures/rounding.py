@@ -82,11 +82,8 @@ class Rounding:
         widths = [len(each) for each in scores]
         # all channels that may go, lowest first; of a family the last ones must stay
         owner = np.repeat(np.arange(len(scores)), widths)
-        free = np.concatenate(
-            [
-                lowest.argsort() < len(lowest) - self._min_channels for lowest in orders
-            ]  # its rank in the family
-        )
+        ranks = [lowest.argsort() for lowest in orders]  # of each channel in its family
+        free = np.concatenate([rank < len(rank) - self._min_channels for rank in ranks])
         order = np.concatenate(scores).argsort(kind="stable")
         order = owner[order[free[order]]]
 

@@ -26,9 +26,8 @@ def test_margins_are_paired_by_seed():
     assert auto.margin is None
     assert gmp.margin is not None
     assert gmp.margin.mean == -2.0
-    assert gmp.margin.half == pytest.approx(
-        4.3027 / 3**0.5, abs=1e-4
-    )  # Student's t for two degrees of freedom
+    t = 4.3027  # Student's, for two degrees of freedom
+    assert gmp.margin.half == pytest.approx(t / 3**0.5, abs=1e-4)
     assert gmp.margin.verdict == "level"
     assert table([gmp, auto])["against fadeout"][0].text == "-2.00 ± 2.48"
 

@@ -177,10 +177,8 @@ def two_sides(function: Any = lambda m, x: m.c(m.a(x) + m.b(x))) -> Net:
 def test_the_sides_of_an_addition_keep_channels_of_their_own():
     small = check(two_sides(), {"a": [1, 2], "b": [0, 2], "c": (ALL, [0, 1, 2])})
     assert type(small) is Net  # the sides put their channels in place themselves
-    assert [gather.index.tolist() for gather in gathers(small)] == [
-        [2, 0, 1],
-        [0, 2, 1],
-    ]  # 2: a channel of zeros
+    first, second = (gather.index.tolist() for gather in gathers(small))
+    assert (first, second) == ([2, 0, 1], [0, 2, 1])  # 2: a channel of zeros
 
 
 def test_a_constant_side_is_filled_in():
