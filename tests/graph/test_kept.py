@@ -10,7 +10,7 @@ from support.small_networks import IMAGES
 from torch import nn
 
 import fadeout
-from fadeout.graph.kept import copied, keep, kept_on, left_alone
+from fadeout.graph.kept import copied, keep, keeps, kept_on, left_alone
 from fadeout.graph.trace import trace
 
 
@@ -55,6 +55,21 @@ def test_what_is_kept_keeps_its_channels(put, for_inference):
     same_outputs(model, small, IMAGES)
     kept = [[t for where, t in kept_on(one) if where.endswith("maps")] for one in (model, small)]
     assert torch.allclose(kept[0][0], kept[1][0])
+
+
+def test_what_depends_on_parameters_alone_is_a_cache():
+    """LeViT looks its biases of positions up once, in evaluation mode: its forward can be rewritten."""
+
+    def forward(m, x):
+        h = m.a(x).relu()
+        m.cache = {"cpu": m.b.weight[:1].sum()}
+        return m.b(h) + m.cache["cpu"]
+
+    model = Net(forward, a=conv(3, 6), b=conv(6, 2)).double()
+    kill(model.a, channels=[1, 4])
+    network = trace(model, IMAGES)
+    assert not keeps(network.graph)
+    assert network.rewritable
 
 
 def test_what_is_not_kept_goes():

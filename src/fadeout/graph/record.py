@@ -266,10 +266,20 @@ class Recording(TorchFunctionMode):
             return None
 
     def _keep(self) -> None:
-        """Note what modules have of the forward now; no graph can stand in for the line that keeps it."""
-        for where, tensor in kept_on(self.model):
-            node = self._node(tensor) if id(tensor) in self._nodes.keys() - self._stored.keys() else None
-            if node is not None and node in self._learned and node.op != "placeholder":
+        """Note what modules have of the forward now; no graph can stand in for the line that keeps it.
+
+        What depends on parameters alone, as biases of positions that are looked up once, is a cache.
+        """
+        recorded = self._nodes.keys() - self._stored.keys()
+        kept = [
+            (self._node(tensor), where) for where, tensor in kept_on(self.model) if id(tensor) in recorded
+        ]
+        of_inputs = set[fx.Node]()
+        for node in self.graph.nodes:
+            if node.op == "placeholder" or not of_inputs.isdisjoint(node.all_input_nodes):
+                of_inputs.add(node)
+        for node, where in kept:
+            if node is not None and node in of_inputs & self._learned and node.op != "placeholder":
                 self.graph.call_function(keep, (node, where))
                 self.rebuilds = False
 
