@@ -45,6 +45,12 @@ def test_without_a_seed_in_common_nothing_is_said():
     assert "against fadeout" not in table(groups)
 
 
+def test_a_dense_network_is_no_rival():
+    """Its settings have a target, which it ignores."""
+    assert standings(runs("auto", 80.0), runs("dense", 90.0)) == {}
+    assert "dense" not in standings(runs("auto", 80.0), runs("dense", 90.0), runs("gmp", 79.0))[WHERE]
+
+
 @pytest.mark.parametrize("condition", [{"epochs": 5}, {"lr": 0.2}, {"epochs_scale": 0.5}, {"sparsity": 0.8}])
 def test_only_equal_conditions_are_compared(condition):
     assert standings(runs("auto", 80.0), runs("gmp", 79.0, **condition)) == {}

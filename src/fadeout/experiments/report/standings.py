@@ -10,7 +10,7 @@ from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import Group, Margin, alike
 from fadeout.experiments.run import DEFAULTS, Common, Run
 
-_OURS = "auto"
+_OURS, _NO_RIVAL = "auto", "dense"  # which removes nothing, whatever its settings say
 _CONDITIONS = [each.name for each in fields(Common) if each.name not in ("method", "seed")]
 
 
@@ -39,7 +39,9 @@ def add_margins(groups: Iterable[Group]) -> list[Group]:
     ours = {_conditions(group): group for group in groups if group.method == _OURS}
     pairs = ((group, ours.get(_conditions(group))) for group in groups)
     return [
-        group if own is None or own is group else replace(group, margin=_margin(group, own))
+        group
+        if own is None or group.method in (_OURS, _NO_RIVAL)
+        else replace(group, margin=_margin(group, own))
         for group, own in pairs
     ]
 
