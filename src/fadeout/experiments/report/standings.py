@@ -10,7 +10,8 @@ from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import Group, Margin, alike
 from fadeout.experiments.run import DEFAULTS, Common, Run
 
-_OURS, _NO_RIVAL = "auto", "dense"  # which removes nothing, whatever its settings say
+_OURS = "auto"
+_NO_RIVAL = "dense"  # it removes nothing, whatever target its settings have
 _CONDITIONS = [each.name for each in fields(Common) if each.name not in ("method", "seed")]
 
 

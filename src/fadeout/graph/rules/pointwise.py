@@ -198,7 +198,7 @@ class Arithmetic(Rule):
         if "mul" in name_of(node):
             zero = torch.stack([values == 0 for values in known]).any(0)
             constant = torch.where(zero, 0.0, constant)
-        if "div" in name_of(node) and _is_size(self._operands(node)[1], a):
+        if "div" in name_of(node) and _is_positive(self._operands(node)[1], a):
             constant = torch.where(known[0] == 0, 0.0, constant)
         a.follow(node, self._axis(node, *sides[0], a), constant)
 
@@ -258,8 +258,8 @@ class Arithmetic(Rule):
         return sides
 
 
-def _is_size(operand: Any, a: Analysis) -> bool:
-    """Whether an operand is a size, or computed of sizes: a number above zero, another for other inputs."""
+def _is_positive(operand: Any, a: Analysis) -> bool:
+    """Whether an operand is a size, or made of sizes: above zero, and another number for other inputs."""
     return isinstance(operand, fx.Node) and operand not in a.network.shapes
 
 
