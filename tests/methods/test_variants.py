@@ -46,6 +46,9 @@ def test_latents_with_one_thing_changed():
     settled = {name: fade.settles(0.6, 100) for name, fade in VARIANTS.items() if name.startswith("latents")}
     assert [name for name, is_settled in settled.items() if is_settled] == ["latents settle at 0.5"]
     assert not VARIANTS["latents never settle"].settles(0.99, 100)
+    by_ratios = VARIANTS["latents by ratios"].schedule(0.99)
+    assert callable(by_ratios)  # a tenth is left in the middle of the window, and all stand still at its ends
+    assert [round(by_ratios(p), 6) for p in (0.05, 0.1, 0.3, 0.5, 0.8)] == [0, 0, 0.9, 0.99, 0.99]
     weights = torch.tensor([1.0, -2.0, 4.0])
     assert VARIANTS["latents never settle"].sparse(weights, 2.0).equal(latent.sparse(weights, 2.0))
     wanted = {"by squares": 12**0.5, "under fourth roots": 240**0.25, "under a hard threshold": 4}

@@ -57,6 +57,7 @@ class LatentVariant(Latent):
         power, root: of ``u (1 - (T / u) ** power) ** (1 / root)``; an infinite power is a hard threshold, as
             in Lin et al. 2020 and in torchao's ``GlobalMinSparsityConstraint``.
         steady: the pace of targeted latents, where it does not fall.
+        ratios: the logarithm of what is left, not what has gone, follows a curve that begins and ends gently.
     """
 
     begin: float = 0.1
@@ -65,10 +66,18 @@ class LatentVariant(Latent):
     power: float = 4
     root: float = 2
     steady: float | None = None
+    ratios: bool = False
 
     def schedule(self, sparsity: float) -> float | Schedule:
-        """The target; its growth is the fade's own."""
-        return sparsity
+        """The target, where its growth is the fade's own."""
+        if not self.ratios:
+            return sparsity
+
+        def grow(progress: float) -> float:
+            t = min(max((progress - self.begin) / (self.end - self.begin), 0.0), 1.0)
+            return 1 - (1 - sparsity) ** (t * t * (3 - 2 * t))
+
+        return grow
 
     def target(self, progress: float, steps: int) -> float:
         return cubic(1.0, window=(self.begin, self.end))(progress + 1 / steps)
@@ -108,6 +117,7 @@ VARIANTS: dict[str, Variant | LatentVariant] = {
     "latents at full pace": LatentVariant(steady=1.0),
     "latents at half of the pace": LatentVariant(steady=0.5),
     "latents under a hard threshold": LatentVariant(power=math.inf),
+    "latents by ratios": LatentVariant(ratios=True),
 }
 
 
