@@ -15,6 +15,8 @@ from fadeout.torch_bridge.sharding import Layout
 class Latents:
     """The latent weights of some parameters: in these while an optimizer steps, beside them at other times.
 
+    All is done inside an optimizer's hooks, where gradients are off.
+
     Args:
         weight: gives this process's block of a parameter, by name.
         layout: which process has which of them.
@@ -41,7 +43,6 @@ class Latents:
         self._thresholds: dict[str, float] = {}
         self._left: dict[str, tuple[int, int]] = {}  # fingerprints of what was left in the parameters
 
-    @torch.no_grad()
     def enter(self) -> None:
         """Put the latents into the parameters, for a step."""
         for name, latent in self.values.items():
@@ -58,7 +59,6 @@ class Latents:
             for base, own in self._based(name):
                 base.copy_(own)
 
-    @torch.no_grad()
     def calm(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Scale the gradients of rows of which no weight is left down to those of others, where larger.
 
@@ -82,7 +82,6 @@ class Latents:
                 own = scale[rows].to(gradient.device, gradient.dtype)
                 gradient.mul_(own.view(-1, *[1] * (gradient.dim() - 1)))
 
-    @torch.no_grad()
     def damp(self, progress: float) -> None:
         """Take a part of the step back where a latent was targeted in it."""
         back = 1 - self._fade.pace(progress)
@@ -91,13 +90,11 @@ class Latents:
             for now, before in ((self._weight(name), latent), *self._based(name)):
                 target.pull_(latent, now, before, back)
 
-    @torch.no_grad()
     def leave(self, targets: Mapping[str, Target]) -> None:
         """Take the latents out of the parameters after a step, and leave their sparse form there."""
         self.choose(targets)
         self.rest()
 
-    @torch.no_grad()
     def rest(self) -> None:
         """The same with what was targeted before, until :meth:`enter`."""
         for name, target in self._targets.items():
@@ -115,7 +112,6 @@ class Latents:
         self.held = {name: target.mask(self.values[name]) for name, target in self._targets.items()}
         self.values, self.bases, self._targets = {}, {}, {}
 
-    @torch.no_grad()
     def hold(self) -> None:
         """Set what stays zero to zero, where it has settled."""
         for name, mask in self.held.items():
@@ -156,7 +152,7 @@ class Latents:
 
     def _based(self, name: str) -> list[tuple[Tensor, Tensor]]:
         """What a schedule-free optimizer steps beside a parameter, and its latents."""
-        return [(base, self.bases[name]) for base in self._base(name) if name in self.bases]
+        return [(base, self.bases[name]) for base in self._base(name)] if name in self.bases else []
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
         self._targets[name].write(self._fade.sparse, latent, weight, self._thresholds[name])
@@ -183,5 +179,8 @@ def _fingerprint(tensor: Tensor) -> tuple[int, int]:
     """
     if not passes.reads_are_free(tensor):
         return tensor._version, 0
-    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+    kind = _INTEGERS[tensor.dtype.itemsize]
     return tensor._version, int(tensor.view(kind).sum(dtype=kind))
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes that they take

@@ -142,7 +142,7 @@ class Passes:
 
     def write(self, function: Callable[..., Tensor], row: Tensor, out: Tensor, number: float) -> None:
         """Write a function of each element, and of a number, into another row."""
-        for own, there in zip(row.split(_SMALL), out.split(_SMALL), strict=True):
+        for own, there in zip(pieces(row, _SMALL), pieces(out, _SMALL), strict=True):
             there.copy_(function(own, number))
 
     def _split(self, row: Tensor) -> Sequence[Tensor]:
@@ -192,9 +192,10 @@ def reads_are_free(row: Tensor) -> bool:
     return row.device.type == "cpu"
 
 
-def pieces(row: Tensor) -> tuple[Tensor, ...]:
+def pieces(row: Tensor, size: int = 1 << 18) -> tuple[Tensor, ...]:
     """A row in pieces that a processor's cache holds; a GPU takes larger ones."""
-    size = 1 << 18 if row.device.type == "cpu" else 1 << 24
+    if row.device.type != "cpu":
+        size = 1 << 24
     number = row.numel()  # len() of a tensor takes three times as long
     return row.split(size) if number > size else (row,) if number else ()
 

@@ -159,17 +159,17 @@ class Finder:
     def _around_last(self, keys: np.ndarray, k: int) -> tuple[np.ndarray, int]:
         """A copy of the keys near the last threshold, and the rank of the k-th lowest among them.
 
-        It is a copy of all keys where that one is farther off.
+        It is a copy of all keys on one side where that one is farther off.
         """
         reach = abs(self._near) * self._apart
         below, upto = keys < self._near - reach, keys <= self._near + reach
         first, last = int(np.count_nonzero(below)), int(np.count_nonzero(upto))
-        if not first < k <= last:
-            self._apart = min(2 * self._apart, 0.5)
-            return keys.copy(), k
-        if last - first > len(keys) // 16:
-            self._apart /= 2
-        return keys[np.flatnonzero(below != upto)], k - first
+        if first < k <= last:
+            if last - first > len(keys) // 16:
+                self._apart /= 2
+            return keys[np.flatnonzero(below != upto)], k - first
+        self._apart = min(2 * self._apart, 0.5)
+        return (keys[below], k) if k <= first else (keys[~upto], k - last)
 
     def _keys(self, tensors: Sequence[Tensor], wide: torch.dtype) -> np.ndarray:
         """What all elements are ranked by, row by row."""

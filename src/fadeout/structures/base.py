@@ -112,11 +112,13 @@ def scale_parts_(target: Target, weight: Tensor, factor: float) -> None:
     if weight.dtype.itemsize < 4:
         change_(target, weight, lambda wide: wide * factor)
         return
+    targeted = None
     for mask, piece in target.parts(weight):
-        targeted = only_at(mask, piece)  # so that no branch slows the passes down
+        spare = targeted if targeted is not None and targeted.shape == piece.shape else None
+        targeted = only_at(mask, piece, out=spare)  # so that no branch slows the passes down
         piece.sub_(targeted)
         if factor:
-            piece.add_(torch.hardshrink(targeted.mul_(factor), _flushed(weight.dtype)))
+            piece.add_(torch.hardshrink(targeted.mul_(factor), _flushed(weight.dtype), out=targeted))
 
 
 def _flushed(dtype: torch.dtype) -> float:

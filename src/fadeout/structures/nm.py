@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
 
@@ -103,19 +104,17 @@ class NM(Structure):
         if not self.grouped(tuple(values.shape)):
             yield from (torch.zeros_like(piece, dtype=torch.bool) for piece in split(values))
             return
-        pieces, width = split(values), prod(values.shape[2:])
-        inputs = torch.arange(values.shape[1], device=values.device)
-        rest = inputs >= len(inputs) // self.m * self.m
-        place = torch.where(rest, self.m, inputs % self.m)  # in a group; the rest is compared with nothing
-        later = torch.where(rest, self.m, self.m - 1 - place)  # and is never among the lowest
-        kind = torch.int8 if self.m < 128 else torch.int16
-        place, later = (
-            as_array(row.to(kind).repeat_interleave(width).repeat(len(pieces[0]))) for row in (place, later)
-        )
-        reaches = [place < self.m - distance for distance in range(1, self.m)]  # still within its group
+        pieces, inputs, width = split(values), values.shape[1], prod(values.shape[2:])
+        number, period = pieces[0].numel(), self.m if inputs % self.m == 0 else inputs
+        if values.device.type == "cpu":  # pieces are small enough to keep what most layers have in common
+            later, reaches = _places(self.m, period, width, max(number, 1 << 18), values.device)
+        else:
+            later, reaches = _places.__wrapped__(self.m, period, width, number, values.device)
+        later = later[:number]
+        first = as_array(pieces[0].reshape(-1))
+        library: Any = torch if isinstance(first, Tensor) else np
         # all pieces share this memory: to be given it anew for each takes as long as the comparisons
-        sizes, flags, lower = as_array(pieces[0].reshape(-1)) + 0, place < 0, later + 0
-        library: Any = torch if isinstance(sizes, Tensor) else np
+        sizes, flags, lower = map(library.empty_like, (first, reaches[0][:number], later))
         for piece in pieces:
             row = as_array(piece.reshape(-1))
             size = library.abs(row, out=sizes[: len(row)]) if magnitude else row
@@ -135,6 +134,24 @@ class NM(Structure):
 
 _COMPLETE = 1e-3  # 0.333 means a third
 _BYTE: dict[Any, Any] = {np: np.int8, torch: torch.int8}
+
+
+@lru_cache(maxsize=4)
+def _places(m: int, inputs: int, width: int, number: int, device: torch.device) -> tuple[Any, list[Any]]:
+    """For so many weights in the order of memory, what follows from their places in their groups.
+
+    Returns:
+        how many of its group come after each weight, and for each distance whether it is still within it.
+    """
+    places = torch.arange(inputs, device=device)
+    rest = places >= inputs // m * m
+    place = torch.where(rest, m, places % m)  # in a group; the rest is compared with nothing
+    later = torch.where(rest, m, m - 1 - place)  # and is never among the lowest
+    kind, rows = torch.int8 if m < 128 else torch.int16, -(-number // (inputs * width))
+    place, later = (
+        as_array(row.to(kind).repeat_interleave(width).repeat(rows)[:number]) for row in (place, later)
+    )
+    return later, [place < m - distance for distance in range(1, m)]
 
 
 class LowestOfGroups(Marked):
