@@ -20,11 +20,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from fadeout.experiments.data.dataset import IGNORED
 from fadeout.torch_bridge.sharding import is_distributed, only_on, whole_state
 
 T = TypeVar("T")
 
-IGNORED = -100  # the label that cross-entropy leaves out
 WAYS = ("ddp", "fsdp")
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
-from fadeout.experiments.distributed import ALONE, IGNORED, World
+from fadeout.experiments.data.dataset import IGNORED
+from fadeout.experiments.distributed import ALONE, World
 
 
 class Data(Protocol):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fadeout.experiments.data.dataset import IGNORED
 from fadeout.experiments.data.download import obtain
 from fadeout.experiments.data.source import Source
 
@@ -81,8 +82,6 @@ class Graph:
     held_out: slice
     test: slice
 
-    IGNORED = -100  # what cross-entropy leaves out
-
     @property
     def num_classes(self) -> int:
         """How many classes there are."""
@@ -111,7 +110,7 @@ class Graph:
         return replace(self, test=self.held_out)
 
     def _batch(self, part: slice) -> Batch:
-        labels = torch.full_like(self.labels, self.IGNORED)
+        labels = torch.full_like(self.labels, IGNORED)
         labels[part] = self.labels[part]
         return (self.features, self.adjacency), labels
 

@@ -7,6 +7,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+IGNORED = -100
+"""The label of what takes no part in loss and accuracy, as cross-entropy has it."""
+
 
 def _same(x: Tensor) -> Tensor:
     return x
