@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fadeout import __version__
-from fadeout._files import write_atomically
+from fadeout._files import write_text
 from fadeout.experiments.data import Dataset
 from fadeout.experiments.demo import ENGINES, Outcome, Settings, Shrunk
 from fadeout.experiments.demo.fading import Fading
@@ -43,7 +43,7 @@ def write_results(path: Path, values: dict[str, Any]) -> None:
     """Write ``results`` as JSON, lists of numbers on one line."""
     text = json.dumps(values, indent=2)
     text = re.sub(r"\[([-\d.,\s]+)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
-    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
+    write_text(path, text + "\n")
 
 
 def write_report(path: Path, data: Dataset, values: dict[str, Any]) -> None:
@@ -62,4 +62,4 @@ def write_report(path: Path, data: Dataset, values: dict[str, Any]) -> None:
         train_images=len(data.train_y),
         test_images=len(data.test_y),
     )
-    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+    write_text(path, text)
