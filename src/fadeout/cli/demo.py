@@ -15,13 +15,13 @@ from fadeout.experiments.demo import (
     Settings,
     Shrunk,
     compare,
-    percent,
     shrink,
     shrunk_cells,
     shrunk_headings,
 )
 from fadeout.experiments.demo.report import results, write_report, write_results
 from fadeout.experiments.report.figures.demo import write_figure
+from fadeout.experiments.report.formatting import percent
 from fadeout.storage.network_file import save
 
 with extra("experiments"):

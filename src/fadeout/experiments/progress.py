@@ -131,16 +131,15 @@ class Estimate:
         for state in sorted(states, key=lambda state: state.run.hash in old):
             for kind in _kinds(state.run):
                 if state.training is not None and (state.run.hash not in old or kind not in self._epoch):
-                    self._epoch.setdefault(kind, []).append(state.training / _epochs(state.run))
+                    self._epoch.setdefault(kind, []).append(state.training / state.run.total_epochs)
                 if state.around is not None and state.run.hash not in old:
                     self._around.setdefault(kind, []).append(state.around)
 
     def of(self, state: Progress) -> float | None:
         """The seconds until a run is done, from when somebody is at it; nothing where that cannot be told."""
-        epochs, run = _epochs(state.run), state.run
-        around = _mean(self._around, run) or 0.0
-        each = _mean(self._epoch, run)
-        training = state.training if state.training is not None else each and each * epochs
+        around = _mean(self._around, state.run) or 0.0
+        each = _mean(self._epoch, state.run)
+        training = state.training if state.training is not None else each and each * state.run.total_epochs
         if training is None:
             return None
         spent = self._clock - state.begun if state.state == "running" else state.now.get("seconds", 0.0)
@@ -165,10 +164,6 @@ def _mean(found: dict[Any, list[float]], run: Run) -> float | None:
         if kind in found:
             return sum(found[kind]) / len(found[kind])
     return None
-
-
-def _epochs(run: Run) -> int:
-    return sum(phase.epochs for phase in run.phases()) or 1
 
 
 def _kinds(run: Run) -> tuple[Any, ...]:

@@ -152,7 +152,7 @@ class Run(_Options, Common):
             elif value == math.inf:
                 raise ValueError(f"{each.name} is a finite number, got {value}")
         # this raises where the settings of its method make no sense together
-        if not sum(phase.epochs for phase in self.phases()) <= _MOST_EPOCHS:
+        if not self.total_epochs <= _MOST_EPOCHS:
             raise ValueError(f"a run takes at most {_MOST_EPOCHS:,} epochs: shorten epochs, or epochs_scale")
 
     @cached_property
@@ -188,6 +188,11 @@ class Run(_Options, Common):
         if self.extra_epochs:
             phases.append(Phase("extra", self.extra_epochs))
         return [replace(phase, epochs=self._scaled(phase.epochs)) for phase in phases]
+
+    @property
+    def total_epochs(self) -> int:
+        """Of all its phases, fine-tuning included."""
+        return sum(phase.epochs for phase in self.phases())
 
     def _scaled(self, epochs: int) -> int:
         return max(1, round(epochs * self.epochs_scale)) if epochs else 0

@@ -19,6 +19,7 @@ from fadeout.experiments.demo.fading import Fading
 from fadeout.experiments.disk.checkpoint import read_checkpoint
 from fadeout.experiments.disk.run_folder import share_training
 from fadeout.experiments.execute import execute
+from fadeout.experiments.report.formatting import percent
 from fadeout.experiments.run import Run
 from fadeout.experiments.training import evaluate
 from fadeout.graph.example import Example
@@ -192,15 +193,6 @@ def shrink(settings: Settings, seed: int, data: Dataset, display: Any) -> tuple[
     return [replace(line, milliseconds=t) for line, t in zip(lines, times, strict=True)], networks[-1]
 
 
-def percent(fraction: float) -> str:
-    """A fraction in percent, without needless digits.
-
-    >>> percent(0.95), percent(0.995)
-    ('95 %', '99.5 %')
-    """
-    return f"{100 * fraction:.4g} %"
-
-
 def label(method: str, sparsity: float) -> str:
     """A method and its target.
 
@@ -236,11 +228,11 @@ def _carry_out(run: Run, results: str, watch: Any) -> dict[str, Any]:
 
 
 def _outcome(run: Run, state: dict[str, Any]) -> Outcome:
-    masks, epochs = Masks(state["masks"]), sum(phase.epochs for phase in run.phases())
+    masks = Masks(state["masks"])
     weights = [weight for weight in build_model(run, 10).parameters() if weight.dim() >= 2]
     total = sum(weight.numel() for weight in weights)
     left = masks.left if masks else total
-    return Outcome(NAMES[run.method], _removed(run), *_accuracies(state), left, total, epochs)
+    return Outcome(NAMES[run.method], _removed(run), *_accuracies(state), left, total, run.total_epochs)
 
 
 def _accuracies(state: dict[str, Any]) -> tuple[float, float, float]:

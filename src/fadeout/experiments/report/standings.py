@@ -100,8 +100,7 @@ def _budget(group: Group) -> float:
         run = Run(**group.settings)
     except (TypeError, ValueError):
         return 1.0
-    own = sum(phase.epochs for phase in replace(run, method=_OURS).phases())
-    return sum(phase.epochs for phase in run.phases()) / own
+    return run.total_epochs / replace(run, method=_OURS).total_epochs
 
 
 def _rank(cell: Sequence[Group]) -> dict[str, float]:
