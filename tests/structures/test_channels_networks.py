@@ -116,6 +116,21 @@ class Gated(nn.Module):
         return self.down(x * F.gelu(gate))
 
 
+class Conformer(nn.Module):
+    """A gate, a depthwise convolution and a norm, which says what goes; and a gate after a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.GLU(dim=1)  # twice: it has other channels each time
+        self.first, self.norm = conv(3, 16), nn.BatchNorm2d(16)
+        self.up, self.deep, self.last = conv(8, 24), conv(12, 12, 3, groups=12), conv(12, 2)
+        self.middle = nn.BatchNorm2d(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.gate(self.norm(self.first(x)))
+        return self.last(F.silu(self.middle(self.deep(self.gate(self.up(x))))))
+
+
 def words(attention: nn.Module) -> nn.Module:
     def forward(m, x):
         x = x + m.attention(m.norm(x))
@@ -157,6 +172,11 @@ NETWORKS = {
         (WORDS, torch.randn(2, 4, 16)),
     ),
     "siamese": (lambda: Siamese(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 2)), (IMAGES, -IMAGES)),
+    "gated": (
+        lambda: nn.Sequential(nn.Linear(16, 24), nn.GLU(), nn.Linear(12, 20), nn.GLU(), nn.Linear(10, 3)),
+        WORDS,
+    ),
+    "conformer": (Conformer, IMAGES),
     "resized": (lambda: Net(resized, a=conv(3, 8), b=conv(8, 8), c=conv(8, 2)), IMAGES),
 }
 
@@ -190,6 +210,21 @@ def test_heads_are_candidates(name):
     bound = Channels(example, by="norm").bind(build(), None, has_two_dimensions)
     heads = [layer for layer in bound.layers if layer.rows]
     assert [layer.width for layer in heads] == [2 if name in ("grouped", "repeated") else 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "found"),
+    [
+        ("gated", "norm", {"1": ("0.weight", 12), "3": ("2.weight", 10)}),
+        ("conformer", "norm", {"gate (gate)": ("norm.weight", 8), "middle": ("middle.weight", 12)}),
+        ("conformer", "scale", {"gate (gate)": ("norm.weight", 8), "middle": ("middle.weight", 12)}),
+    ],
+)
+def test_pairs_of_gated_linear_units_are_candidates(name, by, found):
+    build, example = NETWORKS[name]
+    bound = Channels(example, by=by).bind(build(), None, has_two_dimensions)
+    assert {layer.name: (layer.fading[0], layer.width) for layer in bound.layers} == found
+    assert bound.cost.dependencies is not None
 
 
 def test_the_number_of_heads_that_a_module_keeps_is_changed():

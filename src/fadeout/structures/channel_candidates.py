@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from fadeout.graph.analysis import analyse
 from fadeout.graph.obstacles import find_obstacles, in_words, without
 from fadeout.graph.rules.base import Analysis, Network, Rule
 from fadeout.graph.rules.calls import name_of, source
-from fadeout.graph.rules.pieces import Concatenated
+from fadeout.graph.rules.pieces import Concatenated, Gated
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
 from fadeout.torch_bridge.computed import computers
@@ -24,14 +24,14 @@ class Layer:
     """The channels of one layer, and what belongs to each of them."""
 
     name: str
-    """The module whose output the channels are: a batch-norm, or a layer that none follows."""
+    """The module whose output the channels are: a batch-norm, or a layer that none follows; or a node."""
     width: int
     fading: tuple[str, ...]
     """Parameters whose slices along :attr:`dims` fade with their channel."""
     scored: tuple[str, ...]
     """Parameters whose slices make the score of their channel."""
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """For a head, which is several slices: by parameter, (channels, slices of each)."""
+    """For a head or a gated pair, which is several slices: by parameter, (channels, slices of each)."""
     dims: Mapping[str, int] = field(default_factory=dict)
     """By parameter, the dimension of its slices, where that is not the first."""
 
@@ -105,14 +105,26 @@ def _layer_of(
         filters = _filters_of(before, network) if alone else {}
         fading = (*own, *filters) if with_filters else own
         width = len(network.model.get_parameter(own[0]))
-        return Layer(name, width, fading, (*own, *filters) if by_norm else own[:1], dims=filters)
+        layer = Layer(name, width, fading, (*own, *filters) if by_norm else own[:1], dims=filters)
+        return _in_pairs(layer, sites, network)
     normed = any(_meets_a_norm(site, network) for site in sites)
     filters = _filters_of(node, network) if by_norm and not normed else {}
     names = tuple(filters)
     if not names:
         return None
     width = network.model.get_parameter(names[0]).shape[filters[names[0]]]
-    return Layer(name, width, names, names, dims=filters)
+    return _in_pairs(Layer(name, width, names, names, dims=filters), sites, network)
+
+
+def _in_pairs(layer: Layer, sites: Sequence[fx.Node], network: Network) -> Layer:
+    """The same layer; or where a gated linear unit is all that takes its channels, the pairs that go there."""
+    readers = list(_readers(sites[0], network))
+    rule = network.rules[readers[0]] if len(sites) == len(readers) == 1 else None
+    if not isinstance(rule, Gated) or not rule.is_along(readers[0], analyse(network, dead={})):
+        return layer
+    pairs = rule.pairs(layer.width // 2)
+    rows = dict.fromkeys((*layer.fading, *layer.scored), pairs)
+    return replace(layer, name=network.key(readers[0]), width=len(pairs), rows=rows)
 
 
 def _calls(node: fx.Node, network: Network) -> Sequence[fx.Node]:
@@ -131,7 +143,7 @@ def _filters_of(node: fx.Node, network: Network) -> dict[str, int]:
 
 def _meets_a_norm(node: fx.Node, network: Network) -> bool:
     """Whether a norm with scales follows, reshaped, activated or beside others: the channels are its then."""
-    return any(_has_scales(one, network) for one in _readers(node, network, Regrouped, Concatenated))
+    return any(_has_scales(one, network) for one in _readers(node, network, Regrouped, Concatenated, Gated))
 
 
 def _goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bool:
@@ -141,7 +153,7 @@ def _goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> b
     round nothing can go: a norm behind makes something of whatever it gets, and undoes a fade in front.
     (Beside others or in parts it is a candidate, since something of it must stay.)
     """
-    others = [reader for reader in _readers(node, network) if not _has_scales(reader, network)]
+    others = [reader for reader in _readers(node, network, Gated) if not _has_scales(reader, network)]
     return bool(others) and all(
         network.rules[reader].is_depthwise(network.module(reader))
         and (_meets_a_norm(reader, network) or (by_norm and bool(_filters_of(reader, network))))

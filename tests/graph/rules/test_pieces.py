@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.helpers import ALL, Net, check, conv, kill
 from torch import nn
 
@@ -43,3 +44,24 @@ def test_pieces_of_a_size_that_the_forward_asks_for(size):
     model = Net(forward, a=conv(3, 6), b=conv(3, 2), c=conv(3, 2))
     kill(model.a, channels=[1, 2, 4])
     check(model, {"a": [0, 3, 5], "b": (ALL, [0]), "c": (ALL, [0, 2])})
+
+
+@pytest.mark.parametrize("glu", [nn.GLU(1), lambda x: F.glu(x, dim=-3)])
+def test_a_pair_of_a_gated_linear_unit_goes_if_its_first_half_is_zero(glu):
+    model = Net(lambda m, x: m.b(glu(m.n(m.a(x)))), a=conv(3, 6), n=nn.BatchNorm2d(6), b=conv(3, 2))
+    kill(model.n, channels=[0, 4])  # the second is a gate, of a half, and stays
+    kept = [1, 2, 4, 5]
+    check(model, {"a": kept, "n": kept, "b": (ALL, [1, 2])})
+
+
+def test_a_pair_of_a_gated_linear_unit_goes_if_nobody_reads_it():
+    model = Net(lambda m, x: m.b(F.glu(m.a(x), 1)), a=conv(3, 6), b=conv(3, 2))
+    with torch.no_grad():
+        model.b.weight[:, 2] = 0
+    check(model, {"a": [0, 1, 3, 4], "b": (ALL, [0, 1])})
+
+
+def test_a_gated_linear_unit_beside_the_channels():
+    model = Net(lambda m, x: m.b(F.glu(m.a(x), dim=3)), a=conv(3, 4), b=conv(4, 2))
+    kill(model.a, channels=[3], shift=0.5)
+    check(model, {"a": [0, 1, 2], "b": (ALL, [0, 1, 2])})

@@ -112,8 +112,14 @@ class Network:
         return self.modules[str(node.target)] if node.op == "call_module" else None
 
     def key(self, node: fx.Node) -> str:
-        """The name of a value's channels: of the module that a node calls, or of the node."""
-        return str(node.target) if node.op == "call_module" else node.name
+        """The name of a value's channels: of the module that a node calls, or of the node.
+
+        A module without parameters that is called several times has other channels in each call.
+        """
+        if node.op != "call_module":
+            return node.name
+        shared = len(self.sites(node)) > 1 and next(self.module(node).parameters(), None) is None
+        return f"{node.target} ({node.name})" if shared else str(node.target)
 
     def once(self, key: Any, compute: Callable[[], Any]) -> Any:
         """Compute something that no weight has a part in once for all analyses, and keep it."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Network, Rule, alike
 from fadeout.graph.rules.calls import argument, name_of, source, worked_out
@@ -111,6 +111,52 @@ class Split(Rule):
             return None
         whole = torch.arange(flow.width)
         return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
+
+
+@handles(nn.GLU, calls=["glu"])
+class Gated(Linked):
+    """``glu``: the first half times the sigmoid of the second, so that two channels make one, and go with it.
+
+    A channel is zero if the first of the two is; a second one that is zero gates by a half, and stays. Along
+    another dimension than that of the channels, these go through one for one.
+    """
+
+    keeps_alike = False
+
+    def constants(self, node: fx.Node, a: Analysis) -> None:
+        if not self.is_along(node, a):
+            return super().constants(node, a)
+        flow = a.flows[source(node)]
+        value, gate = flow.constant.chunk(2)
+        constant = torch.where(value == 0, 0.0, value * gate.sigmoid())
+        gone = None if a.dead is None else a.dead.get(a.network.key(node))
+        a.follow(node, flow.axis, constant if gone is None else constant.masked_fill(gone, 0.0))
+
+    def needs(self, node: fx.Node, a: Analysis) -> None:
+        if not self.is_along(node, a):
+            return super().needs(node, a)
+        value, gate = a.flows[source(node)].needed.chunk(2)
+        a.grow(node, value | gate)
+        a.grow(source(node), a.flows[node].needed.repeat(2))
+
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        if not self.is_along(node, a):
+            return super().links(node, a)
+        pairs = self.pairs(a.flows[node].width)
+        return [(source(node), pairs.T.reshape(-1), np.tile(np.arange(len(pairs)), 2))]
+
+    def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
+        return flow.constant * flow.constant.sigmoid()
+
+    def is_along(self, node: fx.Node, a: Analysis) -> bool:
+        """Whether it is the channels that are halved."""
+        flow, module = a.flows.get(source(node)), a.module(node)
+        dim = argument(node, 1, "dim", -1) if module is None else module.dim
+        return flow is not None and dim % len(a.shape(node)) == flow.axis
+
+    def pairs(self, width: int) -> np.ndarray:
+        """For each channel of the output the two that make it."""
+        return np.stack([np.arange(width), np.arange(width) + width], 1)
 
 
 @handles(calls=["getitem"])
