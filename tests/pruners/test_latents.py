@@ -143,6 +143,79 @@ def test_a_closure_that_fails_leaves_the_network_sparse():
     assert torch.equal(model.weight, before)
 
 
+class Interrupted(torch.optim.SGD):
+    """Ctrl-C in the middle of a step, when the weights have moved."""
+
+    stop = False
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        if self.stop:
+            raise KeyboardInterrupt
+
+
+LOOKS = {
+    "run": lambda model, pruner: model(torch.zeros(1, 10)),
+    "compiled": lambda model, pruner: torch.compile(model, backend="eager")(torch.zeros(1, 10)),
+    "in inference mode": lambda model, pruner: torch.inference_mode()(model)(torch.zeros(1, 10)),
+    "saved": lambda model, pruner: model.state_dict(),
+    "masks": lambda model, pruner: pruner.masks(),
+    "state": lambda model, pruner: pruner.state_dict(),
+    "detached": lambda model, pruner: pruner.detach(),
+}
+
+
+@pytest.mark.parametrize("taken", [6, 9])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_step_that_is_interrupted_leaves_the_network_sparse_for_whoever_looks(look, taken):
+    torch.manual_seed(0)
+    model = nn.Linear(10, 10, bias=False)
+    optimizer = Interrupted(model.parameters(), lr=0.1, momentum=0.9)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, fade=Latent())
+    for number in range(taken + 1):
+        model.weight.grad = torch.randn_like(model.weight)
+        if number == taken:
+            optimizer.stop = True
+            with pytest.raises(KeyboardInterrupt):
+                optimizer.step()
+        else:
+            optimizer.step()
+            assert not model._forward_pre_hooks
+    moved = model.weight.detach().clone()
+    assert not (moved == 0).any()
+    LOOKS[look](model, pruner)
+    gone = model.weight == 0  # what is below the threshold of the step before, or has settled
+    assert 40 < int(gone.sum()) <= 50
+    assert taken == 9 or moved[gone].abs().max() < moved[~gone].abs().min()
+    assert not model._forward_pre_hooks
+    optimizer.stop = False  # and training goes on
+    if look != "detached":
+        while pruner.steps_taken < 10:
+            model.weight.grad = torch.randn_like(model.weight)
+            optimizer.step()
+        assert pruner.remove().sparsity == 0.5
+
+
+def test_what_is_loaded_after_an_interrupted_step_stays_what_it_is():
+    torch.manual_seed(0)
+    model = nn.Linear(10, 10, bias=False)
+    optimizer = Interrupted(model.parameters(), lr=0.1)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, fade=Latent())
+    for _ in range(6):
+        model.weight.grad = torch.randn_like(model.weight)
+        optimizer.step()
+    saved = copy.deepcopy([model.state_dict(), pruner.state_dict()])
+    optimizer.stop = True
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    model.load_state_dict(saved[0])
+    pruner.load_state_dict(saved[1])
+    model(torch.zeros(1, 10))
+    assert torch.equal(model.weight, saved[0]["weight"])
+    assert torch.equal(pruner.state_dict()["latents"]["weight"], saved[1]["latents"]["weight"])
+
+
 def test_a_closure_sees_the_sparse_network():
     torch.manual_seed(0)
     model, seen = nn.Linear(10, 10, bias=False), []

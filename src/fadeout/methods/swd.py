@@ -13,6 +13,7 @@ from torch.optim import SGD, Optimizer
 from fadeout._arguments import checked
 from fadeout.criteria import Criterion
 from fadeout.fades import Decay, Fade, Latent, learning_rate
+from fadeout.masks import Masks
 from fadeout.methods.method import Method, Phase, train
 from fadeout.pruners.latents import Latents
 from fadeout.pruners.pruner import Pruner
@@ -20,10 +21,11 @@ from fadeout.schedules import Schedule, Sparsity, Steps, exponential
 from fadeout.structures.base import Marked, Structure, Target, change_, flush_
 from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.optimizers import is_schedule_free
-from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by, unwrap
 from fadeout.torch_bridge.sharding import gradient_of
-from fadeout.torch_bridge.step_hooks import check_outside_backward, gradient_scale
+from fadeout.torch_bridge.step_hooks import check_outside_backward, gradient_scale, steps_running
 from fadeout.torch_bridge.submodules import has_kind
+from fadeout.torch_bridge.tripwire import Tripwire
 
 
 class SelectiveWeightDecay(Pruner):
@@ -67,6 +69,7 @@ class SelectiveWeightDecay(Pruner):
 
     _state_parts = (*Pruner._state_parts, "pending")
     _default_structure = Elements
+    _latents: Latents | None = None
 
     @checked
     def __init__(
@@ -86,7 +89,6 @@ class SelectiveWeightDecay(Pruner):
         self._chosen: Mapping[str, Target] = {}  # this step's targeted weights, from its begin to its end
         self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
         self._warned = False
-        self._latents: Latents | None = None
         self._calms = False  # empty channels, where a norm would divide by how little they vary
         self._sparsity_before = 0.0  # of the latents, at the end of the last step
         super().__init__(
@@ -100,6 +102,7 @@ class SelectiveWeightDecay(Pruner):
         )
         if isinstance(self._fade, Latent):
             self._latents = Latents(self.weight, self._layout, self._fade, self._base)
+            self._tripwire = Tripwire(unwrap(model), self._recover)
             self._calms = has_kind(model, "batchnorm", "instancenorm")
 
     @property
@@ -121,6 +124,7 @@ class SelectiveWeightDecay(Pruner):
 
     def open(self) -> None:
         if self._latents is not None:
+            self._tripwire.arm()
             self._latents.enter()
             if self._latents.restored:  # what was targeted is found again, as a closure will want to know it
                 with self._clock.a_step_ago():  # at this one LAMP may look its shares up anew
@@ -174,10 +178,12 @@ class SelectiveWeightDecay(Pruner):
             self._latents.damp(self.progress)
             self._latents.rest()
             self._latents.hold()
+            self._tripwire.disarm()
 
     def onward(self) -> None:
         if self._latents is not None:
             check_outside_backward()
+            self._tripwire.arm()
             self._latents.enter()
 
     def end(self) -> None:
@@ -205,8 +211,28 @@ class SelectiveWeightDecay(Pruner):
             else:
                 for name, target in targets.items():
                     self._shrink(name, target, dose.amounts[name])
+        if self._latents is not None:
+            self._tripwire.disarm()
+
+    def _recover(self) -> None:
+        """Leave the sparse form in the parameters after a step that an exception, or Ctrl-C, has ended."""
+        if self._latents is None or not self._latents.inside or any(map(steps_running, self.optimizers)):
+            return
+        with torch.inference_mode(False):
+            self._latents.rest()
+            self._latents.hold()
+        self._tripwire.disarm()
+
+    def detach(self) -> None:
+        self._recover()
+        super().detach()
+
+    def masks(self) -> Masks:
+        self._recover()
+        return super().masks()
 
     def state_dict(self) -> dict[str, Any]:
+        self._recover()
         state = super().state_dict()
         state["pending"] = {name: self._pending.get(name, 0.0) for name in self.parameters}
         if self._latents is not None:

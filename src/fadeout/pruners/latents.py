@@ -39,12 +39,14 @@ class Latents:
         """Those of what a schedule-free optimizer steps beside the weights; none for other optimizers."""
         self.held: dict[str, Tensor] = {}
         """Masks of what stays zero, once settled."""
+        self.inside = False  # the parameters, as in a step
         self._targets: Mapping[str, Target] = {}
         self._thresholds: dict[str, float] = {}
         self._left: dict[str, tuple[int, int]] = {}  # fingerprints of what was left in the parameters
 
     def enter(self) -> None:
         """Put the latents into the parameters, for a step."""
+        self.inside = True
         for name, latent in self.values.items():
             weight = self._weight(name)
             written_into = name in self._left and self._left[name] != _fingerprint(weight)
@@ -97,6 +99,7 @@ class Latents:
 
     def rest(self) -> None:
         """The same with what was targeted before, until :meth:`enter`."""
+        self.inside = False
         for name, target in self._targets.items():
             weight = self._weight(name)
             latent = _copied(self.values, name, weight)
@@ -114,6 +117,7 @@ class Latents:
 
     def hold(self) -> None:
         """Set what stays zero to zero, where it has settled."""
+        self.inside = False
         for name, mask in self.held.items():
             for tensor in (self._weight(name), *self._base(name)):
                 tensor.masked_fill_(mask, 0)
@@ -139,9 +143,11 @@ class Latents:
                 self._write(name, self._weight(name), moved[name])
             for name, mask in self.held.items():
                 self._weight(name).masked_fill_(mask, 0)
+        self.inside = False
         try:
             yield
         finally:
+            self.inside = True
             with torch.no_grad():
                 for name, latent in moved.items():
                     self._weight(name).copy_(latent)
@@ -149,6 +155,7 @@ class Latents:
     def restore(self, values: dict[str, Tensor], bases: dict[str, Tensor], held: dict[str, Tensor]) -> None:
         """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
         self.values, self.bases, self.held, self._targets, self._left = values, bases, held, {}, {}
+        self.inside = False
 
     def _based(self, name: str) -> list[tuple[Tensor, Tensor]]:
         """What a schedule-free optimizer steps beside a parameter, and its latents."""

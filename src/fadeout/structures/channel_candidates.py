@@ -117,7 +117,7 @@ def _layer_of(
 
 
 def _in_pairs(layer: Layer, sites: Sequence[fx.Node], network: Network) -> Layer:
-    """The same layer; or where a gated linear unit is all that takes its channels, the pairs that go there."""
+    """The same layer; or where a gated linear unit alone takes its channels, the pairs that go there."""
     readers = list(_readers(sites[0], network))
     rule = network.rules[readers[0]] if len(sites) == len(readers) == 1 else None
     if not isinstance(rule, Gated) or not rule.is_along(readers[0], analyse(network, dead={})):

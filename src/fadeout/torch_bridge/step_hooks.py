@@ -173,11 +173,16 @@ def _is_skipped(optimizer: Optimizer) -> bool:
 
 def _is_inner(optimizer: Optimizer) -> bool:
     """Whether another step of this optimizer, with hooks as well, is running and has called this one."""
+    return steps_running(optimizer) > 1
+
+
+def steps_running(optimizer: Optimizer) -> int:
+    """How many steps of this optimizer have begun and are not over, in this thread."""
     frame, running = inspect.currentframe(), 0
     while frame is not None:
         running += frame.f_code is _HOOKED and frame.f_locals.get("self") is optimizer
         frame = frame.f_back
-    return running > 1
+    return running
 
 
 # what torch makes of every class's step: the hooks are called there
