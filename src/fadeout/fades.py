@@ -172,8 +172,8 @@ class Latent(Fade):
     others: the norm of a channel that does not vary makes them hundreds of times larger.
     Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
     which therefore changes nothing. Where an exception or Ctrl-C ends a step, they do so again as soon as the
-    network runs, gives or loads a state dict, or the pruner is asked; until then, whoever reads the parameters
-    themselves (``copy.deepcopy(model)``) finds latents.
+    network runs, gives or loads a state dict, or the pruner is asked; until then, whoever reads the
+    parameters themselves (``copy.deepcopy(model)``) finds latents.
 
     It takes the memory of one more copy of the prunable weights, which is part of the pruner's state.
 

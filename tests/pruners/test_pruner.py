@@ -187,3 +187,45 @@ def test_schedules_may_compute_with_numbers_of_others(tmp_path, number, fade):
     assert fade.latent or any(state["pending"].values())
     pruner.load_state_dict(state)
     assert pruner.masks().sparsity == 0.5
+
+
+@pytest.mark.parametrize("fade", [fadeout.Latent(), fadeout.Progressive()])
+def test_a_state_that_is_loaded_after_removal_goes_on(fade):
+    torch.manual_seed(0)
+    model = network()
+    pruner, optimizer = build(model, fade=fade)
+    for _ in range(5):
+        step(model, optimizer)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), pruner.state_dict()])
+    ends = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        for _ in range(5):
+            step(model, optimizer)
+        pruner.remove()
+        assert pruner.steps_taken == 10
+        ends.append(copy.deepcopy(model.state_dict()))
+        for part, state in zip((model, optimizer, pruner), copy.deepcopy(saved), strict=True):
+            part.load_state_dict(state)
+        assert "detached" not in repr(pruner)
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_a_state_is_not_loaded_after_removal_where_another_prunes_by_now():
+    model = network()
+    pruner, optimizer = build(model, fade=fadeout.Progressive())
+    state = pruner.state_dict()
+    step(model, optimizer)
+    with pytest.warns(UserWarning, match="not complete"):
+        pruner.remove()
+    other, _ = build(model)
+    with pytest.raises(ValueError, match="already pruned"):
+        pruner.load_state_dict(state)
+    assert (pruner.steps_taken, other.steps_taken) == (1, 0)
+
+
+def test_a_state_that_is_loaded_after_detaching_leaves_the_pruner_detached():
+    pruner, _ = build(network())
+    pruner.detach()
+    pruner.load_state_dict(pruner.state_dict())
+    assert "detached" in repr(pruner)

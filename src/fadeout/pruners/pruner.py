@@ -48,6 +48,7 @@ class Pruner(StepPruner):
 
     _state_parts = (*StepPruner._state_parts, "sparsity", "scores")
     _default_structure: type[Structure]
+    _is_done = False  # removal has taken the hooks off
 
     @checked
     def __init__(
@@ -179,6 +180,7 @@ class Pruner(StepPruner):
         self._set_to_zero({name: ~local(mask) for name, mask in masks.items()})
         self._outcome = self._bound.outcome(self.final_sparsity)
         self.detach()
+        self._is_done = True
         if fade > _COMPLETE:
             step, steps = self._clock.step, self.steps
             early = f", {steps - step} steps early" if step < steps else ""
@@ -219,6 +221,9 @@ class Pruner(StepPruner):
         return {**parts, "scores": scores, "structure": dict(state.get("structure", {}))}
 
     def _restore(self, parts: dict[str, Any]) -> None:
+        if self._is_done and self._hooks is None:  # the state is of a time at which it was attached
+            self.attach(self.optimizers)
+            self._is_done, self._outcome = False, ""
         super()._restore(parts)
         self._scores.kept = parts["scores"]
         self._bound.restore(parts["structure"])

@@ -293,7 +293,10 @@ class StepPruner(Rounds, ABC):
         return {"version": _VERSION, "step": self._clock.step, **self._settings(), "shapes": shapes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict()`` was taken. A state that does not fit changes nothing."""
+        """Go on where ``state_dict()`` was taken. A state that does not fit changes nothing.
+
+        After ``remove()`` the pruner is attached again; after ``detach()`` it stays detached.
+        """
         damaged = f"this is no state as {type(self).__name__}.state_dict() gives it"
         missing = [part for part in self._state_parts if not isinstance(state, dict) or part not in state]
         if missing:
