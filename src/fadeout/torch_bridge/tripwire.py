@@ -30,10 +30,10 @@ class Tripwire:
     def arm(self) -> None:
         """Begin to watch. A second call does nothing."""
         if not self._handles:
-            model = self._model
-            self._handles.append(model.register_forward_pre_hook(self._trip))
-            self._handles.append(model.register_state_dict_pre_hook(self._trip))
-            self._handles.append(model.register_load_state_dict_pre_hook(self._trip))
+            model, trip = self._model, self._trip  # pyright: ignore - a method, though disable() hides it
+            self._handles.append(model.register_forward_pre_hook(trip))
+            self._handles.append(model.register_state_dict_pre_hook(trip))
+            self._handles.append(model.register_load_state_dict_pre_hook(trip))
 
     def disarm(self) -> None:
         """Watch no more. A second call does nothing."""
