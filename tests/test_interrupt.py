@@ -53,6 +53,23 @@ def test_other_programs_get_the_exception(start, tmp_path):
     program.write_text("try:\n    import fadeout\nexcept KeyboardInterrupt:\n    print('caught')\n")
     assert start(program, "fadeout") == (0, "caught\n", "")
     assert start("-m", "train", "fadeout") == (0, "caught\n", "")
+    program.write_text(f"import sys\nsys.argv.pop()\n{program.read_text()}")  # python train.py METHOD
+    assert start(program, "fadeout") == (0, "caught\n", "")
+
+
+def test_processes_of_a_program_with_many_arguments_import_it(tmp_path):
+    (tmp_path / "task.py").write_text("def task():\n    from fadeout import _interrupt\n")
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import multiprocessing, task\n"
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=task.task)\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    raise SystemExit(child.exitcode)\n"
+    )
+    done = subprocess.run([sys.executable, program, *"abcdefgh"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_who_ignores_ctrl_c_goes_on(start):
@@ -61,7 +78,7 @@ def test_who_ignores_ctrl_c_goes_on(start):
 
 def test_a_command_that_has_begun_gets_the_exception(run, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(sys, "argv", ["fadeout", "list"])
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/fadeout", "list"])
     monkeypatch.setattr(sys, "orig_argv", ["python", "/usr/bin/fadeout", "list"])
     monkeypatch.setattr("fadeout.cli._run", lambda words: signal.raise_signal(signal.SIGINT))
     try:

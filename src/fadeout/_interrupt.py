@@ -24,8 +24,14 @@ def raise_again() -> None:
 
 
 def _program() -> str:
-    """The script that Python was started for, or the module: ``sys.argv`` does not have its name yet."""
-    word = sys.orig_argv[-len(sys.argv)] if sys.argv else ""
+    """The script that Python was started for, or the module: ``sys.argv`` does not have its name yet.
+
+    Processes that a program starts through multiprocessing have that program's ``sys.argv``, and a program
+    may have taken words out of its own.
+    """
+    word = sys.orig_argv[-len(sys.argv)] if 0 < len(sys.argv) <= len(sys.orig_argv) else ""
+    if word and sys.argv[0] not in ("-m", word):
+        return ""
     return os.path.splitext(os.path.basename(word.removeprefix("-m")))[0]
 
 
