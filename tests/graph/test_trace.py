@@ -1,6 +1,8 @@
 """Tracing: shapes, what the mode changes, what belongs to whom, what cannot be traced."""
 
+import builtins
 import re
+import threading
 
 import pytest
 import torch
@@ -46,6 +48,44 @@ def test_the_model_is_left_as_it_was():
     model.c.eval()
     trace(model, IMAGES)
     assert (model.training, model.c.training) == (True, False)
+
+
+def test_threads_that_trace_at_once_wait_for_each_other():
+    begun, second_runs, first_is_done = threading.Event(), threading.Event(), threading.Event()
+
+    def first(m, x):
+        begun.set()
+        second_runs.wait(0.1)  # it must not
+        return m.a(x)
+
+    def second(m, x):
+        second_runs.set()
+        first_is_done.wait(5)
+        return m.a(x)
+
+    before = nn.Module.__call__, builtins.len, torch.backends.mha.get_fastpath_enabled()
+    other = threading.Thread(target=lambda: trace(Net(second, a=conv(3, 2)), IMAGES.float()))
+    one = threading.Thread(target=lambda: trace(Net(first, a=conv(3, 2)), IMAGES.float()))
+    one.start()
+    begun.wait(5)
+    other.start()
+    one.join()
+    first_is_done.set()
+    other.join()
+    after = nn.Module.__call__, builtins.len, torch.backends.mha.get_fastpath_enabled()
+    nn.Module.__call__, builtins.len = before[:2]  # for all other tests
+    assert after == before
+
+
+def test_a_thread_that_runs_what_is_traced_meanwhile_is_not_recorded():
+    def forward(m, x):
+        thread = threading.Thread(target=lambda: [m.a(IMAGES.float()), len(x)])
+        thread.start()
+        thread.join()
+        return m.a(x)
+
+    model = Net(forward, a=conv(3, 2))
+    assert list(named(trace(model, IMAGES.float()))) == ["x", "a", "output"]
 
 
 def test_shared_and_computed_parameters_are_not_owned():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.helpers import Net, conv, size
 from support.structured import bind
 from torch import nn
@@ -49,6 +50,15 @@ def test_a_gate_that_would_stick_is_none(gate, goes):
     assert found(model) == ({"n": 4, "b": 4} if goes else {"n": 4})
 
 
+def test_a_gate_that_is_put_beside_its_value_is_none():
+    """A gated linear unit of two layers: a gate without its row is a half, a value without it is zero."""
+    model = Net(
+        lambda m, x: m.c(F.glu(torch.cat([m.a(x), m.b(x), m.d(x)], 1), dim=1)),
+        **{"a": conv(3, 4), "b": conv(3, 2), "d": conv(3, 6), "c": conv(6, 2)},
+    )
+    assert found(model) == {"a": 4, "b": 2}
+
+
 def test_what_a_norm_follows_is_the_norms():
     model = Net(
         lambda m, x: m.b(m.n(m.a(x).relu().flatten(0, 1))),
@@ -73,6 +83,27 @@ def test_a_norm_without_scales_lets_filters_go():
     small = fadeout.compact(model.eval(), IMAGES)
     assert size(small) <= 0.6 * size(model)
     torch.testing.assert_close(small(IMAGES), model(IMAGES))
+
+
+@pytest.mark.parametrize("multiple_of", [1, 2])
+def test_channels_of_a_piece_that_stays_do_not_fade(multiple_of):
+    """Half of the channels are the network's output: they stay, and are the lowest."""
+
+    def forward(m, x):
+        first, second = m.n(m.a(x)).relu().chunk(2, 1)
+        return m.b(first), second
+
+    model = Net(forward, a=conv(3, 8), n=nn.BatchNorm2d(8), b=conv(4, 2))
+    with torch.no_grad():
+        model.n.weight[4:] = 0.1
+    structure = Channels(IMAGES, by="scale", multiple_of=multiple_of)
+    bound = bind(model, structure)
+    assert bound.layers[0].stays == (4, 5, 6, 7)
+    assert "4 channels of 1 layers" in bound.in_words()
+    one_shot(model, 0.2, structure=structure)
+    assert model.n.weight[4:].all()
+    small = fadeout.compact(model, IMAGES)
+    assert size(small) <= 0.8 * size(model)
 
 
 def test_what_goes_is_counted_where_nothing_of_a_product_is_left():

@@ -99,6 +99,22 @@ def test_a_value_of_which_nothing_would_be_read_keeps_a_channel():
         assert 0.6 <= removed(model, 0.6) < 0.8
 
 
+def test_where_a_piece_would_be_empty_the_whole_keeps_one_of_its_channels():
+    def forward(m, x):
+        one, two, three = m.n(m.a(x)).relu().split(4, 1)
+        return m.b(one) + m.c(two) + m.d(three)
+
+    layers = {"a": conv(3, 12), "b": conv(4, 2), "c": conv(4, 2), "d": conv(4, 2)}
+    model = Net(forward, **layers, n=nn.BatchNorm2d(12))
+    bound = bind(model, Channels(IMAGE, by="norm"))
+    check(bound, quick=True)
+    alive = {layer.name: np.arange(layer.width) == 0 for layer in bound.layers}
+    assert {node.name: kept for node, kept in bound.cost.kept(alive).items()}["a"] == 3
+    for sparsity in (0.5, 0.7):
+        small = compact(without(model, bound, sparsity), IMAGE)
+        assert sum(p.numel() for p in small.parameters()) == bound.cost.left(bound._alive)
+
+
 def test_biases_that_are_born_where_only_the_first_of_two_layers_is_dead():
     """A dead channel in front of a depthwise convolution with a bias is a constant behind it."""
     for seed in range(20):

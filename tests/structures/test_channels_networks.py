@@ -1,6 +1,7 @@
 """What Channels promises, compaction delivers, to the parameter: on the parts that timm and others have."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -119,9 +120,9 @@ class Gated(nn.Module):
 class Conformer(nn.Module):
     """A gate, a depthwise convolution and a norm, which says what goes; and a gate after a norm."""
 
-    def __init__(self):
+    def __init__(self, gate: nn.Module | None = None):
         super().__init__()
-        self.gate = nn.GLU(dim=1)  # twice: it has other channels each time
+        self.gate = gate or nn.GLU(dim=1)  # twice: it has other channels each time
         self.first, self.norm = conv(3, 16), nn.BatchNorm2d(16)
         self.up, self.deep, self.last = conv(8, 24), conv(12, 12, 3, groups=12), conv(12, 2)
         self.middle = nn.BatchNorm2d(12)
@@ -129,6 +130,18 @@ class Conformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.gate(self.norm(self.first(x)))
         return self.last(F.silu(self.middle(self.deep(self.gate(self.up(x))))))
+
+
+class ByHand(nn.Module):
+    """A gated linear unit, written out."""
+
+    def __init__(self, activation: Any):
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, gate = x.chunk(2, dim=1)
+        return x * self.activation(gate)
 
 
 def words(attention: nn.Module) -> nn.Module:
@@ -177,6 +190,8 @@ NETWORKS = {
         WORDS,
     ),
     "conformer": (Conformer, IMAGES),
+    "by hand": (lambda: Conformer(ByHand(torch.sigmoid)), IMAGES),
+    "by hand, swish": (lambda: Conformer(ByHand(F.silu)), IMAGES),
     "resized": (lambda: Net(resized, a=conv(3, 8), b=conv(8, 8), c=conv(8, 2)), IMAGES),
 }
 
@@ -218,6 +233,9 @@ def test_heads_are_candidates(name):
         ("gated", "norm", {"1": ("0.weight", 12), "3": ("2.weight", 10)}),
         ("conformer", "norm", {"gate (gate)": ("norm.weight", 8), "middle": ("middle.weight", 12)}),
         ("conformer", "scale", {"gate (gate)": ("norm.weight", 8), "middle": ("middle.weight", 12)}),
+        ("by hand", "norm", {"mul": ("norm.weight", 8), "middle": ("middle.weight", 12)}),
+        ("by hand", "scale", {"mul": ("norm.weight", 8), "middle": ("middle.weight", 12)}),
+        ("by hand, swish", "norm", {"norm": ("norm.weight", 16), "middle": ("middle.weight", 12)}),
     ],
 )
 def test_pairs_of_gated_linear_units_are_candidates(name, by, found):
@@ -327,6 +345,37 @@ def test_a_computed_weight_among_others_keeps_its_channels_and_is_named():
     bound = Channels(IMAGES, by="norm").bind(model, None, has_two_dimensions)
     assert [layer.name for layer in bound.layers] == ["0", "2"]
     assert "(1 more keep all: WeightNorm computes their weights)" in bound.in_words()
+
+
+@pytest.mark.parametrize(
+    ("in_training", "warns"),
+    [
+        (lambda m, x: (x, m.helper(x)), True),
+        (lambda m, x: x * m.table, True),
+        (lambda m, x: x + torch.randn_like(x), False),
+        (lambda m, x: x.clone(), False),
+    ],
+)
+def test_what_only_goes_without_training_is_said_at_the_start(in_training, warns):
+    """A head for training, and a table, read all channels; noise is as wide as what it is added to."""
+
+    def forward(m, x):
+        x = m.norm(m.a(m.first(x))).relu()
+        if not m.training:
+            return m.b(x)
+        x = in_training(m, x)
+        return (m.b(x[0]), x[1]) if isinstance(x, tuple) else m.b(x)
+
+    convolutions = {"first": conv(3, 3), "a": conv(3, 8), "b": conv(8, 2), "helper": conv(8, 2)}
+    model = Net(forward, **convolutions, norm=nn.BatchNorm2d(8))
+    model.register_buffer("table", torch.rand(8, 1, 1))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Channels(IMAGES).bind(model, None, has_two_dimensions)
+        Channels({"x": IMAGES}, leaves=[model.first]).bind(model, None, has_two_dimensions)
+    assert ["for_inference=True) takes" in str(one.message) for one in caught] == [True, True] * warns
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
 def test_a_forward_of_two_ways_is_counted_as_it_stands():

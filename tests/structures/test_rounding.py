@@ -62,7 +62,7 @@ def channel(cost):
     return 1 - min(left) / cost.total
 
 
-@pytest.mark.parametrize("sparsity", [0.3, 0.75])
+@pytest.mark.parametrize("sparsity", [pytest.param(0.3, marks=pytest.mark.slow), 0.75])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_physical_widths_are_multiples_and_the_target_is_exact(name, sparsity):
     model, small, _, bound = pruned(name, sparsity, 8)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from fadeout.graph.rules.base import Analysis
+from fadeout.graph.analysis import Analysis
 
 Edge = tuple[fx.Node, fx.Node]
 

@@ -14,11 +14,11 @@ from fadeout.compaction.fold import fold
 from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.compaction.zeros import why_zeros_stay
-from fadeout.graph.analysis import analyse
+from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.example import Example
 from fadeout.graph.kept import copied, keeps
+from fadeout.graph.network import Network
 from fadeout.graph.outputs import agree, of_other_sizes
-from fadeout.graph.rules.base import Analysis, Network
 from fadeout.graph.trace import trace
 from fadeout.torch_bridge.parameters import unwrap
 

@@ -14,10 +14,10 @@ from fadeout.compaction.align import align
 from fadeout.compaction.fold import fold as fold_norm
 from fadeout.compaction.fold import foldable
 from fadeout.compaction.plan import Plan
+from fadeout.graph.analysis import Analysis
 from fadeout.graph.example import as_data
 from fadeout.graph.gather import Gather
 from fadeout.graph.kept import copied
-from fadeout.graph.rules.base import Analysis
 from fadeout.graph.sizes import Attribute, attribute_of
 from fadeout.torch_bridge.retracing import Retracer
 from fadeout.torch_bridge.submodules import replaced

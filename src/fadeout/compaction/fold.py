@@ -10,7 +10,8 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
-from fadeout.graph.rules.base import Analysis, equal
+from fadeout.graph.analysis import Analysis
+from fadeout.graph.rules.base import equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import versions
 

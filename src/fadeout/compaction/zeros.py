@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from fadeout.graph.analysis import analyse
+from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.kept import keeps
+from fadeout.graph.network import Network
 from fadeout.graph.obstacles import find_obstacles, in_words, place, without
-from fadeout.graph.rules.base import Analysis, Leaf, Network, Rule
+from fadeout.graph.rules.base import Leaf, Rule
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.layers import Weighted
 from fadeout.graph.rules.norms import Norm

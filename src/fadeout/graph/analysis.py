@@ -9,13 +9,122 @@ a rule needs all that it is given, which is never wrong, only less small.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
-from fadeout.graph.rules.base import Analysis, Network
+from fadeout.graph.network import Network
+
+if TYPE_CHECKING:  # rules are written in terms of analyses
+    from fadeout.graph.rules.base import Rule
+
+
+@dataclass
+class Flow:
+    """What is known of the channels of one value in the graph."""
+
+    axis: int
+    """The dimension along which the channels lie."""
+    constant: Tensor
+    """The value that a channel has everywhere and for every input; NaN where it varies."""
+    needed: Tensor
+    """Which channels must be there."""
+    order: Tensor | None = None
+    """Their indices, where they lie in another order than before."""
+
+    @property
+    def width(self) -> int:
+        return len(self.constant)
+
+    @property
+    def kept(self) -> Tensor:
+        """The indices of the needed channels."""
+        return self.needed.nonzero().squeeze(1) if self.order is None else self.order
+
+    @property
+    def changes(self) -> bool:
+        """Whether some channels go, or lie elsewhere."""
+        return self.order is not None or not bool(self.needed.all())
+
+
+@dataclass(eq=False)
+class Analysis:
+    """Constants and needs of every value in a network, and how the rules add to them.
+
+    The options are those of :func:`analyse`.
+    """
+
+    network: Network
+    for_inference: bool = False
+    couple: bool = False
+    keep_forward: bool = False
+    dead: Mapping[str, Tensor] | None = None
+    flows: dict[fx.Node, Flow] = field(default_factory=dict)
+    changed: bool = False
+    """Whether any need has grown since this was last set to false."""
+    emptied: bool = False
+    """Whether a layer would have lost all its channels."""
+    _computed: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> "dict[fx.Node, Rule]":
+        return self.network.rules
+
+    def module(self, node: fx.Node) -> Any:
+        """The module that a node calls; None where it calls a function."""
+        return self.network.module(node)
+
+    def shape(self, node: fx.Node) -> torch.Size:
+        return self.network.shapes[node]
+
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Compute something once, and keep it."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
+
+    def follow(self, node: fx.Node, axis: int, constant: Tensor) -> None:
+        """Follow the channels of a node's value along an axis; where it is no tensor, its heads."""
+        if node in self.network.shapes:
+            axis %= len(self.shape(node))
+            assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
+        gone = None if self.dead is None or node.op == "call_module" else self.dead.get(node.name)
+        constant = constant if gone is None else constant.masked_fill(gone, 0.0)
+        self.flows[node] = Flow(axis, constant.double(), torch.zeros(len(constant), dtype=torch.bool))
+
+    def grow(self, node: fx.Node, needed: Tensor) -> None:
+        """Some channels of a value are needed."""
+        flow = self.flows.get(node)
+        if flow is not None and bool((needed & ~flow.needed).any()):
+            flow.needed |= needed
+            self.changed = True
+
+    def need_all(self, node: fx.Node) -> None:
+        """All channels of a value are needed."""
+        flow = self.flows.get(node)
+        if flow is not None and not bool(flow.needed.all()):
+            self.grow(node, torch.ones_like(flow.needed))
+
+    def tie(self, one: fx.Node, other: fx.Node) -> None:
+        """Two values keep the same channels."""
+        if one is other:
+            return
+        first, second = self.flows.get(one), self.flows.get(other)
+        if first is None or second is None:
+            self.need_all(one)
+            self.need_all(other)
+        else:
+            self.grow(one, second.needed)
+            self.grow(other, first.needed)
+
+    def tie_sites(self, node: fx.Node) -> None:
+        """A module that is used twice has one set of channels."""
+        for site in self.network.sites(node):
+            self.tie(site, node)
 
 
 def analyse(

@@ -12,6 +12,7 @@ import math
 import operator
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -64,15 +65,19 @@ class Recording(TorchFunctionMode):
                 self._learned.add(node)
             self._track(node, value)
         call = nn.Module.__call__
-        recording = self
+        recording, thread = self, threading.get_ident()  # others go on meanwhile, unrecorded
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return call(module, *args, **kwargs)
             return recording._call_module(call, module, args, kwargs)
 
         real_len = len
 
         def length(value: Any) -> int:  # what a method of the tensor gives would become a plain number
-            noted = isinstance(value, Tensor) and not recording._paused and value.dim()
+            if not isinstance(value, Tensor) or threading.get_ident() != thread:
+                return real_len(value)
+            noted = not recording._paused and value.dim()
             return recording._shape(value)[0] if noted else real_len(value)
 
         patches = mock.patch.object(nn.Module, "__call__", called), mock.patch("builtins.len", length)

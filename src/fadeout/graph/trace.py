@@ -3,6 +3,7 @@
 import math
 import operator
 import os
+import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,8 +16,9 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from fadeout.graph.example import Example
 from fadeout.graph.kept import left_alone
+from fadeout.graph.network import Network
 from fadeout.graph.record import Recording
-from fadeout.graph.rules.base import Network, Rule
+from fadeout.graph.rules.base import Rule
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, alike_rule, derived_rule, rule_of
 from fadeout.torch_bridge.modes import in_mode
@@ -118,6 +120,15 @@ class _Leaves:
 
 
 def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bool) -> Recording:
+    with _ONE_AT_A_TIME:
+        return _record_alone(model, example, leaves, training)
+
+
+_ONE_AT_A_TIME = threading.RLock()
+"""What is put in the place of torch's and Python's own for a recording is there for all threads."""
+
+
+def _record_alone(model: nn.Module, example: Example, leaves: _Leaves, training: bool) -> Recording:
     recording = Recording(model, leaves)
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, in evaluation mode only

@@ -1,6 +1,7 @@
 """Which channels can go: the layers and heads of a traced network, and what belongs to each of them."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,11 +10,14 @@ import torch
 from torch import Tensor, fx
 
 from fadeout._checks import warn
-from fadeout.graph.analysis import analyse
+from fadeout.compaction.compact import compact
+from fadeout.graph.analysis import Analysis, analyse
+from fadeout.graph.kept import copied
+from fadeout.graph.network import Network
 from fadeout.graph.obstacles import find_obstacles, in_words, without
-from fadeout.graph.rules.base import Analysis, Network, Rule
+from fadeout.graph.rules.base import Rule
 from fadeout.graph.rules.calls import name_of, source
-from fadeout.graph.rules.pieces import Concatenated, Gated
+from fadeout.graph.rules.pieces import Concatenated, Gated, Split
 from fadeout.graph.rules.shapes import Regrouped
 from fadeout.graph.trace import unknown_operators
 from fadeout.torch_bridge.computed import computers
@@ -34,6 +38,8 @@ class Layer:
     """For a head or a gated pair, which is several slices: by parameter, (channels, slices of each)."""
     dims: Mapping[str, int] = field(default_factory=dict)
     """By parameter, the dimension of its slices, where that is not the first."""
+    stays: tuple[int, ...] = ()
+    """The numbers of channels that can never go, such as those of a piece that is read in another way."""
 
     def dim(self, name: str) -> int:
         return self.dims.get(name, 0)
@@ -82,7 +88,7 @@ def find_layers(
         raise ValueError(_why_nothing_can_go(network, by_norm) + (f". {stopped}" if stopped else ""))
     if stopped:
         warn(stopped)
-    return found
+    return _with_what_stays(network, found, couple)
 
 
 def _layer_of(
@@ -119,12 +125,33 @@ def _layer_of(
 def _in_pairs(layer: Layer, sites: Sequence[fx.Node], network: Network) -> Layer:
     """The same layer; or where a gated linear unit alone takes its channels, the pairs that go there."""
     readers = list(_readers(sites[0], network))
-    rule = network.rules[readers[0]] if len(sites) == len(readers) == 1 else None
-    if not isinstance(rule, Gated) or not rule.is_along(readers[0], analyse(network, dead={})):
+    unit = _gated_unit(readers[0], layer, network) if len(sites) == len(readers) == 1 else None
+    if unit is None:
         return layer
-    pairs = rule.pairs(layer.width // 2)
-    rows = dict.fromkeys((*layer.fading, *layer.scored), pairs)
-    return replace(layer, name=network.key(readers[0]), width=len(pairs), rows=rows)
+    first = np.arange(layer.width // 2)
+    rows = dict.fromkeys((*layer.fading, *layer.scored), np.stack([first, first + len(first)], 1))
+    return replace(layer, name=network.key(unit), width=len(first), rows=rows)
+
+
+def _gated_unit(reader: fx.Node, layer: Layer, network: Network) -> fx.Node | None:
+    """Where one half of a layer's channels gates the other: in ``glu``, or in a product of the two halves."""
+    rule = network.rules[reader]
+    if isinstance(rule, Gated):
+        return reader if rule.is_along(reader, analyse(network, dead={})) else None
+    product = _product_of_halves(reader, network)
+    if product is None:
+        return None
+    a = analyse(network, dead={layer.name: torch.ones(layer.width, dtype=torch.bool, device="cpu")})
+    sticks = [_is_gate(piece, a) for piece in reader.users]
+    even = all(piece in a.flows and 2 * a.flows[piece].width == layer.width for piece in reader.users)
+    return product if even and sum(sticks) == 1 else None
+
+
+def _product_of_halves(split: fx.Node, network: Network) -> fx.Node | None:
+    """The product of the two pieces of a split, if that is all that they are there for."""
+    readers = {_only_reader(piece, network)[1] for piece in split.users}
+    product = readers.pop() if len(split.users) == 2 and isinstance(network.rules[split], Split) else None
+    return None if product is None or readers or not _multiplies(product, network) else product
 
 
 def _calls(node: fx.Node, network: Network) -> Sequence[fx.Node]:
@@ -170,8 +197,9 @@ def _readers(node: fx.Node, network: Network, *through: type[Rule]) -> Iterator[
     """What takes a value, activated perhaps, or through calls of these rules."""
     for user in node.users:
         rule = network.rules[user]
-        if rule.keeps_alike or isinstance(rule, through):
-            yield from _readers(user, network, *through)
+        product = _product_of_halves(user, network) if Gated in through else None
+        if rule.keeps_alike or isinstance(rule, through) or product is not None:
+            yield from _readers(product or user, network, *through)
         else:
             yield user
 
@@ -201,14 +229,37 @@ def _find_heads(network: Network) -> list[Layer]:
 
 def _removable(network: Network, layers: Sequence[Layer], couple: bool) -> list[Layer]:
     """The layers that really lose a channel when it is dead."""
-    dead = {layer.name: torch.arange(layer.width, device="cpu") % 2 == 1 for layer in layers}
-    found = analyse(network, dead=dead, couple=couple, keep_forward=not network.rewritable)
+    found = _analyse_dead(network, {layer.name: np.arange(layer.width) % 2 == 1 for layer in layers}, couple)
     lost = {
         network.key(node)
         for node, flow in found.flows.items()
         if not flow.needed.all() and not _is_gate(node, found)
     }
     return [layer for layer in layers if layer.name in lost]
+
+
+def _with_what_stays(network: Network, layers: list[Layer], couple: bool) -> list[Layer]:
+    """The same layers, with the channels that are needed however many are dead.
+
+    Grouped convolutions fill up their groups with what is dead; there nothing is concluded.
+    """
+    if any(rule.is_grouped(network.module(node)) for node, rule in network.rules.items()):
+        return layers
+    stays = {layer.name: np.full(layer.width, layer.width > 1) for layer in layers}
+    for alive in (slice(0, None, 2), slice(1, None, 2), slice(0, 1), slice(-1, None)):
+        dead = {name: np.ones_like(mask) for name, mask in stays.items()}
+        for mask in dead.values():
+            mask[alive] = False
+        for node, flow in _analyse_dead(network, dead, couple).flows.items():
+            name = network.key(node)
+            if name in stays:
+                stays[name] &= flow.needed.numpy() | ~dead[name]
+    return [replace(layer, stays=tuple(stays[layer.name].nonzero()[0].tolist())) for layer in layers]
+
+
+def _analyse_dead(network: Network, dead: Mapping[str, np.ndarray], couple: bool) -> Analysis:
+    tensors = {name: torch.from_numpy(mask) for name, mask in dead.items()}
+    return analyse(network, dead=tensors, couple=couple, keep_forward=not network.rewritable)
 
 
 def _stopped(network: Network, others: Sequence[Layer], couple: bool) -> str:
@@ -219,6 +270,34 @@ def _stopped(network: Network, others: Sequence[Layer], couple: bool) -> str:
     return (
         f"Channels() leaves all channels of {names} in place, because {in_words(obstacles)}" if freed else ""
     )
+
+
+def warn_of_training(network: Network, layers: Sequence[Layer], couple: bool) -> None:
+    """Warn where only a network that is trained no more could lose what is counted.
+
+    The graph is that of evaluation mode. Where training mode goes another way, compaction is tried on a copy
+    of which half of the channels are dead.
+    """
+    tensors = [*network.model.parameters(), *network.model.buffers()]
+    if network.follows_training is not None or any(tensor.is_meta for tensor in tensors):
+        return
+    twin = copied(network.model)
+    for layer in layers:
+        dead = torch.arange(layer.width, device="cpu") % 2 == 1
+        for name in layer.fading:
+            rows = twin.get_parameter(name).detach().movedim(layer.dim(name), 0)
+            rows[layer.by_slice(name, dead, len(rows)).to(rows.device)] = 0
+    leaves = [twin.get_submodule(name) for name, one in network.modules.items() if id(one) in network.leaves]
+    example = network.example.kwargs or network.example.args
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        small = compact(twin, example, couple=couple, leaves=leaves)
+    if sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in twin.parameters()):
+        warn(
+            "Channels() counts what compact(..., for_inference=True) takes from this network. Without that, "
+            "all channels stay: in training mode the forward goes another way, and needs those that "
+            "evaluation mode can do without"
+        )
 
 
 def computed_layers(network: Network) -> dict[str, tuple[str, str]]:
@@ -233,15 +312,37 @@ def computed_layers(network: Network) -> dict[str, tuple[str, str]]:
 
 def _is_gate(node: fx.Node, a: Analysis) -> bool:
     """Whether a dead channel of it would be multiplied as a number other than zero: then nothing is dead."""
+    node, user = _only_reader(node, a.network)
+    if user is None:
+        return False
+    if _multiplies(user, a.network):
+        constant = a.flows[node].constant if node in a.flows else torch.zeros(0, device="cpu")
+        return bool((constant.nan_to_num(0.0) != 0).any())
+    return isinstance(a.rules[user], Concatenated) and _lies_among_gates(node, user, a)
+
+
+def _multiplies(node: fx.Node, network: Network) -> bool:
+    return network.rules[node].joins and "mul" in name_of(node)
+
+
+def _only_reader(node: fx.Node, network: Network) -> tuple[fx.Node, fx.Node | None]:
+    """What a value has become, activated perhaps, in front of its only other reader; and that reader."""
     while len(node.users) == 1:
         (user,) = node.users
-        if a.rules[user].joins and "mul" in name_of(user):
-            constant = a.flows[node].constant if node in a.flows else torch.zeros(0, device="cpu")
-            return bool((constant.nan_to_num(0.0) != 0).any())
-        if not a.rules[user].keeps_alike:
-            return False
+        if not network.rules[user].keeps_alike:
+            return node, user
         node = user
-    return False
+    return node, None
+
+
+def _lies_among_gates(part: fx.Node, whole: fx.Node, a: Analysis) -> bool:
+    """Whether a part of a concatenation is in the half by which a gated linear unit multiplies the other."""
+    reader = next(iter(whole.users), whole)
+    rule = a.rules[reader]
+    if len(whole.users) != 1 or not isinstance(rule, Gated) or not rule.is_along(reader, a):
+        return False
+    first = min(int(own[0]) for one, _, own in a.rules[whole].links(whole, a) if one is part)
+    return 2 * first >= a.flows[whole].width
 
 
 def _why_nothing_can_go(network: Network, by_norm: bool) -> str:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import fx
 
-from fadeout.graph.analysis import analyse
+from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.kept import left_alone
-from fadeout.graph.rules.base import Analysis, Network, Of, Term
+from fadeout.graph.network import Network
+from fadeout.graph.rules.base import Of, Term
 from fadeout.graph.rules.calls import source
 from fadeout.structures.channel_deps import Alive, Dependencies, find_dependencies
 from fadeout.torch_bridge.modes import still
@@ -81,15 +82,18 @@ class Cost:
         given = dict.fromkeys(self.widths, channels) if isinstance(channels, int) else channels
         least = {name: min(given[name], width) for name, width in self.widths.items()}
         some = all(least.values())
+        most = 0.0
         if self.dependencies is not None and some:
             sizes = self.dependencies.most(least)
-            return self.fixed + self._sum(sizes, self._born(sizes))
+            most = self.fixed + self._sum(sizes, self._born(sizes))
+            if not self.dependencies.pieces:
+                return most
         random = np.random.default_rng(0)  # no proof, but the worst of a few
         choices = [
             {n: random.permutation(width) < least[n] for n, width in self.widths.items()}
             for _ in range(_RANDOM_CHOICES if some else 1)
         ]
-        return max(map(self.left, choices))
+        return max(most, *map(self.left, choices))
 
     def _sum(
         self, sizes: Mapping[fx.Node, int], born: Iterable[fx.Node], groups: Mapping[Term, int] | None = None

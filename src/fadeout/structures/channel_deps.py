@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 from torch import fx
 
-from fadeout.graph.rules.base import Analysis
+from fadeout.graph.analysis import Analysis
+from fadeout.graph.rules.pieces import Split
 
 Alive = Mapping[str, np.ndarray]
 
@@ -65,15 +66,24 @@ class Dependencies:
     Args:
         of: what the channels of each value depend on.
         widths: the number of channels of each layer that may lose some, by module name.
+        pieces: the same of the values that are pieces of another. Where all of a piece is dead one channel
+            of it stays, and so it does in the whole: what follows only an analysis can say.
     """
 
-    def __init__(self, of: Mapping[fx.Node, Dependence], widths: Mapping[str, int]):
-        self._widths = widths
-        self._each = list({id(one): one for one in of.values()}.values())
+    def __init__(
+        self,
+        of: Mapping[fx.Node, Dependence],
+        widths: Mapping[str, int],
+        pieces: Iterable[Dependence] = (),
+    ):
+        self._widths, pieces = widths, list(pieces)
+        self._each = list({id(one): one for one in [*of.values(), *pieces]}.values())
         number = {id(one): i for i, one in enumerate(self._each)}
         self._nodes = {node: number[id(one)] for node, one in of.items()}
+        self.pieces = [number[id(one)] for one in pieces]
         # every one of some is alive where none of them is dead: a second table, of what is dead, says that
-        behind = sum(widths.values()) + 1
+        self._owner = np.repeat(np.arange(len(widths) + 1), [*widths.values(), 1])  # of each atom
+        behind = len(self._owner)
         self._every = np.array([one.every for one in self._each])
         self._sizes = np.array([len(one.starts) for one in self._each])
         self._atoms = np.concatenate([one.atoms + behind * one.every for one in self._each])
@@ -93,25 +103,23 @@ class Dependencies:
         found = np.logical_or.reduceat(atoms[self._atoms], self._starts)
         counts = np.add.reduceat(found, self._firsts, dtype=np.int64)
         numbers = np.where(self._every, self._sizes - counts, counts)
-        if self._every.any() and not numbers.all():
+        if (self._every.any() and not numbers.all()) or not numbers[self.pieces].all():
             return None
         kept = np.maximum(numbers, 1).tolist()
         return {node: kept[one] for node, one in self._nodes.items()}
 
     def shared(self) -> set[tuple[int, ...]]:
         """Layers, by their numbers, any of which keeps the same channels of a value: sides of an addition."""
-        owner = np.repeat(np.arange(len(self._widths) + 1), [*self._widths.values(), 1])
-        found = {layers for one in self._each for layers in one.groups(owner)}
+        found = {layers for one in self._each for layers in one.groups(self._owner)}
         return {layers for layers in found if len(layers) > 1 and layers[-1] < len(self._widths)}
 
     def most(self, least: Mapping[str, int]) -> dict[fx.Node, int]:
         """How many channels each value keeps at most, if so many of each layer are alive."""
-        owner = np.repeat(np.arange(len(self._widths) + 1), [*self._widths.values(), 1])
         each = [*least.values()]
         numbers = []
         for one in self._each:
             number = 0
-            for layers, channels in one.groups(owner).items():
+            for layers, channels in one.groups(self._owner).items():
                 if layers == (len(each),):  # always
                     number += len(channels)
                     continue
@@ -147,16 +155,17 @@ def find_dependencies(
     alive = np.stack([np.concatenate([*probe.values(), [True]]) for probe in probes])
     flows = [one.flows for one in found]
     owner = np.repeat(np.arange(len(widths)), list(widths.values()))
-    result: dict[fx.Node, Dependence] = {}
+    nodes, result = list(nodes), dict[fx.Node, Dependence]()
     known: dict[tuple[bytes, bytes], Dependence] = {}  # for values that keep the same channels
-    for node in nodes:
+    pieces = [n for n in whole.flows if any(isinstance(whole.rules[one], Split) for one in n.all_input_nodes)]
+    for node in dict.fromkeys([*nodes, *pieces]):
         kept = np.stack([flow[node].needed.numpy() for flow in flows])
         key = together[node].tobytes(), kept.tobytes()
         dependence = known.get(key) or _dependence(kept, together[node], atoms, owner, alive)
         if dependence is None:
             return None
         result[node] = known[key] = dependence
-    return Dependencies(result, widths)
+    return Dependencies({node: result[node] for node in nodes}, widths, [result[one] for one in pieces])
 
 
 def belong_together(whole: Analysis) -> dict[fx.Node, np.ndarray]:

@@ -7,8 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fadeout import criteria
 from fadeout.selection.floats import double
 from fadeout.structures.base import split
+
+TAYLOR = criteria.moving_average(criteria.taylor, decay=0.99, before=criteria.magnitude)
+"""How much the loss feels a channel's scale, ``|scale * gradient|``, averaged over steps: the default."""
 
 
 def over_mean(scores: np.ndarray) -> np.ndarray:

@@ -21,7 +21,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from fadeout.compaction.cut import cut
 from fadeout.engines import Engine, time_networks, timings_of
-from fadeout.graph.rules.base import Analysis, Network, Term
+from fadeout.graph.analysis import Analysis
+from fadeout.graph.network import Network
+from fadeout.graph.rules.base import Term
 from fadeout.graph.rules.calls import name_of, source
 from fadeout.structures.channel_cost import Cost, analyse_alive, dependencies_of
 from fadeout.structures.channel_deps import Alive
@@ -189,11 +191,8 @@ def _all_alive(widths: Mapping[str, int]) -> dict[str, np.ndarray]:
 
 def _layers(whole: Analysis) -> list[fx.Node]:
     """The layers that are timed by themselves."""
-    return [node for node in whole.flows if _is_layer(node, whole)]
-
-
-def _is_layer(node: fx.Node, whole: Analysis) -> bool:
-    return node.op == "call_module" and isinstance(whole.module(node), nn.Linear | _ConvNd)
+    calls = (node for node in whole.flows if node.op == "call_module")
+    return [node for node in calls if isinstance(whole.module(node), nn.Linear | _ConvNd)]
 
 
 def _is_free(node: fx.Node, whole: Analysis) -> bool:

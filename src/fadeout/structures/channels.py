@@ -15,13 +15,18 @@ from fadeout._arguments import ExampleInput, Leaves, Only, checked
 from fadeout.criteria import Criterion
 from fadeout.engines import Engine
 from fadeout.fades import Decay, Fade
-from fadeout.graph.rules.base import Network
+from fadeout.graph.network import Network
 from fadeout.graph.trace import trace
-from fadeout.selection.search import lowest
 from fadeout.structures.base import Bound, Marked, Structure, Target
-from fadeout.structures.channel_candidates import Layer, computed_layers, find_layers, what_stays
+from fadeout.structures.channel_candidates import (
+    Layer,
+    computed_layers,
+    find_layers,
+    warn_of_training,
+    what_stays,
+)
 from fadeout.structures.channel_cost import Cost, find_cost, first_true
-from fadeout.structures.channel_scores import by_channel, joined, over_mean, roots, squares, untied
+from fadeout.structures.channel_scores import TAYLOR, by_channel, joined, over_mean, roots, squares, untied
 from fadeout.structures.channel_time import find_time, measure_time, time_removal
 from fadeout.structures.rounding import Multiple, Rounding, find_families, find_meeting, multiple_for
 from fadeout.structures.scores import Scores, not_finite, widened
@@ -136,7 +141,7 @@ class Channels(Structure):
     def criterion_for(self, model: nn.Module, fade: Fade) -> Criterion:
         """How much the loss feels a channel: its scale alone says little, all of them begin alike."""
         by_default = self.by is None and not isinstance(fade, Decay)
-        return _TAYLOR if by_default or self.by == "taylor" else criteria.magnitude
+        return TAYLOR if by_default or self.by == "taylor" else criteria.magnitude
 
     def bind(
         self,
@@ -164,6 +169,8 @@ class Channels(Structure):
             as_in_paper=self.candidates == "paper",
             couple=self.couple,
         )
+        if self.of != "time":  # which counts what compact(..., for_inference=True) leaves
+            warn_of_training(network, layers, self.couple)
         parameters = {n: everything[n] for layer in layers for n in (*layer.scored, *layer.fading)}
         check_kinds(parameters)
         layout = Layout(parameters, group_of(model), alone=optimizers is None)
@@ -258,7 +265,8 @@ class BoundChannels(Bound):
         return [name for layer in self.layers for name in layer.fading]
 
     def in_words(self) -> str:
-        words = f"{sum(layer.width for layer in self.layers):,} channels of {len(self.layers)} layers"
+        count = sum(layer.width - len(layer.stays) for layer in self.layers)
+        words = f"{count:,} channels of {len(self.layers)} layers"
         if self.computed:
             hows = ", ".join(dict.fromkeys(how for how, _ in self.computed.values()))
             words += f" ({len(self.computed)} more keep all: {hows} computes their weights)"
@@ -269,7 +277,7 @@ class BoundChannels(Bound):
         return f"{words}, widths in multiples of {self.rounding.multiple}{rest}"
 
     def rank_by(self, criterion: Criterion) -> Criterion:
-        self._relative = criterion is _TAYLOR
+        self._relative = criterion is TAYLOR
         if self.structure.by == "taylor" and not self._relative:
             raise ValueError(
                 f"Channels(by='taylor') ranks by gradients of a training, and the criterion is {criterion}: "
@@ -314,9 +322,12 @@ class BoundChannels(Bound):
         sizes = self._sizes(scores)
         ranked = [joined([layer.by_unit(n, sizes[n]) for n in layer.scored]) for layer in self.layers]
         ranked = untied([over_mean(scores) for scores in ranked] if self._relative else ranked)
+        for layer, own in zip(self.layers, ranked, strict=True):
+            own[list(layer.stays)] = math.inf
         if self.rounding is not None:
             return self._masks(self.rounding.choose(ranked, sparsity * self.cost.total))
-        free = np.concatenate([self._free(score) for score in ranked])
+        from_top = [score.argsort(kind="stable").argsort() - len(score) for score in ranked]
+        free = np.concatenate(from_top) < -self.structure.min_channels  # of each layer all but the highest
         together = np.concatenate(ranked)
         order = together.argsort(kind="stable")
         order = order[free[order]]
@@ -383,11 +394,3 @@ class BoundChannels(Bound):
         rows = layer.by_slice(name, dead, region.whole[dim])[region.slices[dim]]
         shape = [-1 if d == dim else 1 for d in range(block.dim())]
         return rows.to(block.device).view(shape).expand_as(block)
-
-    def _free(self, scores: np.ndarray) -> np.ndarray:
-        """All but the highest ``min_channels`` of a layer, which must stay."""
-        stay = lowest([torch.from_numpy(scores)], max(len(scores) - self.structure.min_channels, 0))
-        return stay[0].numpy()
-
-
-_TAYLOR = criteria.moving_average(criteria.taylor, decay=0.99, before=criteria.magnitude)

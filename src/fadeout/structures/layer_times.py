@@ -17,7 +17,8 @@ from torch import fx, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fadeout.engines import Engine, time_layer, timings_of
-from fadeout.graph.rules.base import Analysis, Network
+from fadeout.graph.analysis import Analysis
+from fadeout.graph.network import Network
 from fadeout.graph.rules.calls import source
 
 _SHARES = (1.0, 0.5, 0.25)  # of a layer's width, at which it is timed

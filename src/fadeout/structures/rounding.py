@@ -17,7 +17,7 @@ from fadeout._arguments import Count
 from fadeout.engines import Engine, time_networks, timings_of
 from fadeout.graph.analysis import analyse
 from fadeout.graph.example import Example
-from fadeout.graph.rules.base import Network
+from fadeout.graph.network import Network
 from fadeout.structures.channel_cost import dependencies_of
 from fadeout.structures.channel_deps import belong_together
 

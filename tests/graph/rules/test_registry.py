@@ -8,8 +8,9 @@ from support.helpers import gathers, same_outputs, size
 from torch import Tensor, fx, nn
 
 import fadeout
+from fadeout.graph.analysis import Analysis, Flow
 from fadeout.graph.rules import registry
-from fadeout.graph.rules.base import Analysis, Editor, Flow, Linked, Rule
+from fadeout.graph.rules.base import Editor, Linked, Rule
 from fadeout.graph.rules.registry import handles, rule_of_module, versions
 from fadeout.graph.trace import trace
 

@@ -1,17 +1,14 @@
-"""What a rule is, and what it works with: a traced network, its analysis, the copy that is cut."""
+"""What a rule is: all that is known of an operator."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.graph.example import Example
-from fadeout.graph.outputs import replays
+from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.network import Network
 from fadeout.graph.rules.calls import source
-from fadeout.torch_bridge.modes import still
 
 Of = Literal["parameters", "operations"]
 
@@ -38,184 +35,6 @@ class Term(NamedTuple):
     factor: int
     nodes: tuple[fx.Node, ...]
     groups: int = 1
-
-
-@dataclass
-class Flow:
-    """What is known of the channels of one value in the graph."""
-
-    axis: int
-    """The dimension along which the channels lie."""
-    constant: Tensor
-    """The value that a channel has everywhere and for every input; NaN where it varies."""
-    needed: Tensor
-    """Which channels must be there."""
-    order: Tensor | None = None
-    """Their indices, where they lie in another order than before."""
-
-    @property
-    def width(self) -> int:
-        return len(self.constant)
-
-    @property
-    def kept(self) -> Tensor:
-        """The indices of the needed channels."""
-        return self.needed.nonzero().squeeze(1) if self.order is None else self.order
-
-    @property
-    def changes(self) -> bool:
-        """Whether some channels go, or lie elsewhere."""
-        return self.order is not None or not bool(self.needed.all())
-
-
-@dataclass(eq=False)
-class Network:
-    """A traced network with the shape of every value in it, as :func:`fadeout.graph.trace.trace` makes it."""
-
-    model: nn.Module
-    example: Example
-    graph: fx.Graph
-    shapes: dict[fx.Node, torch.Size]
-    modules: dict[str, nn.Module]
-    callers: dict[int, list[fx.Node]]
-    """By the id of a module, the nodes that call it."""
-    entangled: set[int]
-    """Ids of modules that share a parameter, or whose parameters the forward reads for itself."""
-    follows_training: dict[fx.Node, list[tuple[int | str, Any, Any]]] | None
-    """Arguments that depend on the mode: position or name, value in evaluation, value in training.
-
-    None where the two modes differ in more than arguments, or where what the forward returns cannot be made
-    by a graph: then the user's own forward must stay.
-    """
-    constants: dict[str, Tensor] = field(default_factory=dict)
-    """Tensors in the graph that are neither parameters nor buffers."""
-    derived: "dict[int, Rule]" = field(default_factory=dict)
-    """By the id of a module, its rule, where its class has none."""
-    leaves: set[int] = field(default_factory=set)  # ids of modules that the user wants to stay whole
-    overwritten: set[fx.Node] = field(default_factory=set)
-    """Values that an operation changes in place although others read them too: not to be followed."""
-    rules: "dict[fx.Node, Rule]" = field(default_factory=dict)
-    _computed: dict[Any, Any] = field(default_factory=dict)
-
-    @property
-    def rewritable(self) -> bool:
-        """Whether a graph can stand in for the forward: in both modes, and for inputs of other sizes."""
-        return self.follows_training is not None and self.holds
-
-    @property
-    def holds(self) -> bool:
-        """Whether the graph is right for other sizes of inputs, which the forward may make numbers of."""
-        return self.once("holds", lambda: replays(self.model, self.graph, self.constants, self.example))
-
-    def module(self, node: fx.Node) -> Any:
-        """The module that a node calls; None where it calls a function."""
-        return self.modules[str(node.target)] if node.op == "call_module" else None
-
-    def key(self, node: fx.Node) -> str:
-        """The name of a value's channels: of the module that a node calls, or of the node.
-
-        A module without parameters that is called several times has other channels in each call.
-        """
-        if node.op != "call_module":
-            return node.name
-        shared = len(self.sites(node)) > 1 and next(self.module(node).parameters(), None) is None
-        return f"{node.target} ({node.name})" if shared else str(node.target)
-
-    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """Compute something that no weight has a part in once for all analyses, and keep it."""
-        if key not in self._computed:
-            self._computed[key] = compute()
-        return self._computed[key]
-
-    def sites(self, node: fx.Node) -> list[fx.Node]:
-        """All nodes that call the same module as this one."""
-        return self.callers[id(self.module(node))]
-
-    def owns(self, node: fx.Node, names: tuple[str, ...]) -> bool:
-        """Whether nobody else uses the parameters of a module, and nothing computes them."""
-        with still(self.module(node)):  # a spectral norm changes with every look in training mode
-            for module in self.module(node).modules():
-                own = (getattr(module, name, None) for name in names)
-                computed = any(isinstance(one, Tensor) and not isinstance(one, nn.Parameter) for one in own)
-                if id(module) in self.entangled or computed:
-                    return False
-        return True
-
-
-@dataclass(eq=False)
-class Analysis:
-    """Constants and needs of every value in a network, and how the rules add to them.
-
-    The options are those of :func:`fadeout.graph.analysis.analyse`.
-    """
-
-    network: Network
-    for_inference: bool = False
-    couple: bool = False
-    keep_forward: bool = False
-    dead: Mapping[str, Tensor] | None = None
-    flows: dict[fx.Node, Flow] = field(default_factory=dict)
-    changed: bool = False
-    """Whether any need has grown since this was last set to false."""
-    emptied: bool = False
-    """Whether a layer would have lost all its channels."""
-    _computed: dict[Any, Any] = field(default_factory=dict)
-
-    @property
-    def rules(self) -> "dict[fx.Node, Rule]":
-        return self.network.rules
-
-    def module(self, node: fx.Node) -> Any:
-        """The module that a node calls; None where it calls a function."""
-        return self.network.module(node)
-
-    def shape(self, node: fx.Node) -> torch.Size:
-        return self.network.shapes[node]
-
-    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """Compute something once, and keep it."""
-        if key not in self._computed:
-            self._computed[key] = compute()
-        return self._computed[key]
-
-    def follow(self, node: fx.Node, axis: int, constant: Tensor) -> None:
-        """Follow the channels of a node's value along an axis; where it is no tensor, its heads."""
-        if node in self.network.shapes:
-            axis %= len(self.shape(node))
-            assert self.shape(node)[axis] == len(constant), f"{node}: {self.shape(node)} along {axis}"
-        gone = None if self.dead is None or node.op == "call_module" else self.dead.get(node.name)
-        constant = constant if gone is None else constant.masked_fill(gone, 0.0)
-        self.flows[node] = Flow(axis, constant.double(), torch.zeros(len(constant), dtype=torch.bool))
-
-    def grow(self, node: fx.Node, needed: Tensor) -> None:
-        """Some channels of a value are needed."""
-        flow = self.flows.get(node)
-        if flow is not None and bool((needed & ~flow.needed).any()):
-            flow.needed |= needed
-            self.changed = True
-
-    def need_all(self, node: fx.Node) -> None:
-        """All channels of a value are needed."""
-        flow = self.flows.get(node)
-        if flow is not None and not bool(flow.needed.all()):
-            self.grow(node, torch.ones_like(flow.needed))
-
-    def tie(self, one: fx.Node, other: fx.Node) -> None:
-        """Two values keep the same channels."""
-        if one is other:
-            return
-        first, second = self.flows.get(one), self.flows.get(other)
-        if first is None or second is None:
-            self.need_all(one)
-            self.need_all(other)
-        else:
-            self.grow(one, second.needed)
-            self.grow(other, first.needed)
-
-    def tie_sites(self, node: fx.Node) -> None:
-        """A module that is used twice has one set of channels."""
-        for site in self.network.sites(node):
-            self.tie(site, node)
 
 
 class Editor(Protocol):

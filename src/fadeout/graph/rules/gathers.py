@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.graph.analysis import Analysis, Flow
 from fadeout.graph.gather import Gather
-from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Network, Rule
+from fadeout.graph.network import Network
+from fadeout.graph.rules.base import Editor, Link, Rule
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles
 

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from fadeout.graph.analysis import Analysis
 from fadeout.graph.heads import PARAMETERS, Heads, keys_added, projections
-from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, Units, alike
+from fadeout.graph.network import Network
+from fadeout.graph.rules.base import Editor, Leaf, Link, Of, Rule, Term, Units, alike
 from fadeout.graph.rules.calls import argument, name_of, source
 from fadeout.graph.rules.pointwise import Softmax
 from fadeout.graph.rules.registry import handles

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
-from fadeout.graph.rules.base import Analysis, Editor, Link, Of, Rule, Term, equal
+from fadeout.graph.analysis import Analysis
+from fadeout.graph.rules.base import Editor, Link, Of, Rule, Term, equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles, versions
 

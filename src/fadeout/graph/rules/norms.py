@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fadeout.graph.rules.base import Analysis, Editor, Flow, Linked, Rule, equal
+from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.rules.base import Editor, Linked, Rule, equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles, versions
 

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.graph.rules.base import Analysis, Editor, Flow, Link, Linked, Network, Rule, alike
+from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.network import Network
+from fadeout.graph.rules.base import Editor, Link, Linked, Rule, alike
 from fadeout.graph.rules.calls import argument, name_of, source, worked_out
 from fadeout.graph.rules.registry import handles
 

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from fadeout.graph.rules.base import Analysis, Editor, Leaf, Link, Network, Of, Rule, Term, Units
+from fadeout.graph.analysis import Analysis
+from fadeout.graph.network import Network
+from fadeout.graph.rules.base import Editor, Leaf, Link, Of, Rule, Term, Units
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles
 

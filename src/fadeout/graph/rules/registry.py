@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from fadeout.graph.rules.base import Leaf, Network, Rule
+from fadeout.graph.network import Network
+from fadeout.graph.rules.base import Leaf, Rule
 from fadeout.graph.rules.calls import name_of
 
 MODULES: dict[type, Rule] = {}
