@@ -41,6 +41,13 @@ def test_progressive_starts_gently(steps):
     assert fade.factor(0.0, steps, GROUP) > 0.8
 
 
+@given(STEPS, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_a_target_by_ratios_grows_steadily_and_ends_where_it_should(steps, sparsity, one, other):
+    fade, (early, late) = Latent(), sorted((one, other))
+    targets = [fade.targeted(sparsity, fade.target(p, steps)) for p in (early, late, 0.5)]
+    assert 0 <= targets[0] <= targets[1] <= targets[2] == sparsity
+
+
 def test_progressive_knows_neither_learning_rate_nor_decay():
     fade = Progressive()
     assert fade.dose(0.3, 100, {}) == fade.dose(0.3, 100, {"lr": 7.0, "weight_decay": 9.0})

@@ -26,6 +26,8 @@ POSITIVE = st.floats(1e-20, 1e20)
         (schedules.cubic(0.8), [0.0, 0.7, 0.8]),
         (schedules.cubic(1.0, 0.5), [0.5, 0.9375, 1.0]),
         (schedules.cubic(0.8, window=(0.25, 0.75)), [0.0, 0.7, 0.8]),
+        (schedules.smooth(0.8), [0.0, 0.4, 0.8]),
+        (schedules.smooth(1.0, 0.5, window=(0.0, 0.75)), [0.5, 0.5 + 0.5 * 20 / 27, 1.0]),
     ],
 )
 def test_values_at_the_ends_and_the_middle(schedule, values):
@@ -37,11 +39,12 @@ def test_cosine_is_flat_at_its_ends():
     assert schedules.cosine(0.0, 1.0)(0.25) == pytest.approx((1 - math.sqrt(0.5)) / 2)
 
 
-def test_cubic_waits_for_its_window_and_stays_after_it():
-    target = schedules.cubic(0.9, 0.1, window=(0.2, 0.6))
+@pytest.mark.parametrize(("schedule", "middle"), [(schedules.cubic, 0.9 - 0.8 / 8), (schedules.smooth, 0.5)])
+def test_a_target_waits_for_its_window_and_stays_after_it(schedule, middle):
+    target = schedule(0.9, 0.1, window=(0.2, 0.6))
     assert [target(p) for p in (0.0, 0.2)] == pytest.approx([0.1, 0.1])
     assert [target(p) for p in (0.6, 0.7, 1.0)] == [0.9, 0.9, 0.9]  # exactly: it is a count in the end
-    assert target(0.4) == pytest.approx(0.9 - 0.8 / 8)
+    assert target(0.4) == pytest.approx(middle)
 
 
 @given(POSITIVE, POSITIVE, PROGRESS, PROGRESS)
@@ -52,6 +55,7 @@ def test_every_schedule_goes_steadily_from_start_to_end(start, end, one, other):
         schedules.exponential(start, end),
         schedules.cosine(start, end),
         schedules.cubic(end, start),
+        schedules.smooth(end, start),
     ):
         slack = 1e-9 * max(start, end)
         assert schedule(0.0) == pytest.approx(start, abs=slack)
@@ -73,9 +77,10 @@ def test_exponential_refuses_ends_that_it_cannot_join(ends):
 
 
 @pytest.mark.parametrize("window", [(0.5, 0.5), (0.7, 0.2), (-0.1, 0.5), (0.5, 1.1), (math.nan, 1.0)])
-def test_cubic_refuses_a_window_that_is_none(window):
-    with pytest.raises(ValueError, match="window"):
-        schedules.cubic(0.9, window=window)
+def test_a_window_that_is_none_is_refused(window):
+    for schedule in (schedules.cubic, schedules.smooth):
+        with pytest.raises(ValueError, match="window"):
+            schedule(0.9, window=window)
 
 
 def test_a_number_becomes_a_schedule_and_a_schedule_stays():
@@ -93,6 +98,7 @@ def test_a_number_becomes_a_schedule_and_a_schedule_stays():
         schedules.exponential(1.0, 2.0),
         schedules.cosine(0.0, 1.0),
         schedules.cubic(0.9, window=(0.1, 0.5)),
+        schedules.smooth(0.9, window=(0.1, 0.5)),
     ],
 )
 def test_schedules_travel_to_other_processes(schedule):
@@ -107,6 +113,7 @@ def test_schedules_travel_to_other_processes(schedule):
         "exponential(0.1, 10000.0)",
         "cosine(1.0, 0.0)",
         "cubic(0.9, 0.0, window=(0.1, 0.5))",
+        "smooth(0.9, 0.0, window=(0.1, 0.5))",
     ],
 )
 def test_a_schedule_is_shown_as_it_was_asked_for(text):

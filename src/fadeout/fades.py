@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fadeout._arguments import Only, checked, fitted, shown
 from fadeout._clock import Clock
-from fadeout.schedules import Schedule, as_schedule, cubic
+from fadeout.schedules import Schedule, as_schedule, cubic, smooth
 from fadeout.selection.floats import exact, root_
 
 
@@ -25,7 +25,7 @@ class Dose(NamedTuple):
     """What a fade says of a step: how many weights are targeted, and how strongly they fade."""
 
     share: float
-    """The fraction of the final target that is targeted."""
+    """How far the target has grown: 1 is all the way. See :meth:`Fade.targeted`."""
     amounts: dict[str, float]
     """By the name of a parameter, the dose that its targeted weights get."""
 
@@ -56,8 +56,17 @@ class Fade(ABC):
         return None
 
     def target(self, progress: float, steps: int) -> float:
-        """The fraction of the final target that is targeted at this step."""
+        """How far the target has grown at this step, from 0 to 1, which is all the way."""
         return 1.0
+
+    def targeted(self, sparsity: float, share: float) -> float:
+        """The sparsity that is targeted when the target has grown so far; by default that fraction of it.
+
+        Args:
+            sparsity: the final one.
+            share: how far the target has grown.
+        """
+        return sparsity * share
 
     @abstractmethod
     def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
@@ -148,6 +157,7 @@ class Progressive(Fade):
 
 _WINDOW = (0.1, 0.75)  # of progress: the target grows in it, and the factor is zero after it
 GROWTH = cubic(1.0, window=_WINDOW)
+_LATENT_GROWTH = smooth(1.0, window=(0.1, 0.5))
 _FIRST_RATE = 10.0  # at the start a targeted weight falls by exp(-10) over the length of a training
 
 
@@ -162,8 +172,13 @@ class Latent(Fade):
     Gradients, taken at ``w``, reach all latents, so that a weight that was zero can come back without a jump;
     at ``T`` the map is continuous, and a little above it ``w`` is nearly ``u``. (A square root, unlike other
     powers, is the same to the last bit however the weights are shared out among processes; and it is not so
-    steep at ``T`` that a weight there jumps about.) The target grows as in Zhu and Gupta, in the window from
-    0.1 to 0.5 of the training; from then on the network is as sparse as it will be. Targeted latents move a
+    steep at ``T`` that a weight there jumps about.) The target grows in the window from 0.1 to 0.5 of the
+    training, by ratios: to a final sparsity of ``S``,
+
+        ``s(p) = 1 - (1 - S) ** (t ** 2 (3 - 2 t))``, with ``t`` the position of ``p`` in the window,
+
+    so that the last weights, each of which matters, go as gently as the first; from then on the network is as
+    sparse as it will be. Targeted latents move a
     part of what the optimizer would move them, which falls from a quarter of the training on: at full pace, a
     constant learning rate makes them cross ``T`` so often that the network cannot follow. At 0.75 they stand
     still, and the set of weights that are left is settled: in the last quarter the optimizer steps the sparse
@@ -173,13 +188,13 @@ class Latent(Fade):
     Between steps the parameters hold ``w``: what is evaluated or saved is what it would be after removal,
     which therefore changes nothing. Where an exception or Ctrl-C ends a step, they do so again as soon as the
     network runs, gives or loads a state dict, or the pruner is asked; until then, whoever reads the
-    parameters themselves (``copy.deepcopy(model)``) finds latents.
+    parameters themselves (``copy.deepcopy(model)``) finds latents. So does another thread during a step.
 
     It takes the memory of one more copy of the prunable weights, which is part of the pruner's state.
 
     >>> fade = Latent()
-    >>> [round(fade.target(p, 1000), 3) for p in (0.0, 0.25, 0.5)]
-    [0.0, 0.759, 1.0]
+    >>> [round(fade.targeted(0.99, fade.target(p, 1000)), 3) for p in (0.0, 0.2, 0.3, 0.4, 0.5)]
+    [0.0, 0.519, 0.902, 0.98, 0.99]
     >>> fade.sparse(torch.tensor([1.0, -2.0, 3.0]), 2.0)
     tensor([0.0000, -0.0000, 2.6874])
 
@@ -192,6 +207,9 @@ class Latent(Fade):
 
     def target(self, progress: float, steps: int) -> float:
         return _LATENT_GROWTH(progress + 1 / steps)
+
+    def targeted(self, sparsity: float, share: float) -> float:
+        return 1 - (1 - sparsity) ** share if share < 1 else sparsity  # exactly, in the end
 
     def dose(self, progress: float, steps: int, group: Mapping[str, Any]) -> float:
         return math.inf
@@ -217,9 +235,6 @@ class Latent(Fade):
         ratio = number / wide  # in ratios no fourth power leaves the range of floats
         left = (1 - ratio.square_().square_()).clamp_min_(0)
         return root_(left).mul_(wide).to(latent.dtype)
-
-
-_LATENT_GROWTH = cubic(1.0, window=(0.1, 0.5))
 
 
 _Mu = Annotated[

@@ -19,7 +19,7 @@ class _Formula(partial):
 
     def __repr__(self) -> str:
         numbers = ", ".join(map(repr, self.args))
-        if self.func is _cubic:
+        if self.func in (_cubic, _smooth):
             start, end, *window = self.args
             numbers = f"{end!r}, {start!r}, window={tuple(window)}"
         return f"{self.func.__name__[1:]}({numbers})"
@@ -92,6 +92,20 @@ def cubic(end: Number, start: Number = 0.0, *, window: Window = (0.0, 1.0)) -> S
     return _Formula(_cubic, start, end, begin, finish)
 
 
+@checked
+def smooth(end: Number, start: Number = 0.0, *, window: Window = (0.0, 1.0)) -> Schedule:
+    """From one number to another, beginning and ending gently.
+
+    ``start + (end - start) t ** 2 (3 - 2 t)``, with ``t`` the position of the progress inside ``window``.
+
+    >>> share = smooth(1.0, window=(0.1, 0.5))
+    >>> share(0.0), round(share(0.2), 4), round(share(0.3), 4), share(0.5)
+    (0.0, 0.1562, 0.5, 1.0)
+    """
+    begin, finish = window
+    return _Formula(_smooth, start, end, begin, finish)
+
+
 def as_schedule(value: float | Schedule) -> Schedule:
     """A number as a constant schedule; a callable as it is.
 
@@ -121,5 +135,14 @@ def _cosine(start: float, end: float, progress: float) -> float:
 
 
 def _cubic(start: float, end: float, begin: float, finish: float, progress: float) -> float:
-    position = min(max((progress - begin) / (finish - begin), 0.0), 1.0)
-    return end + (start - end) * (1 - position) ** 3
+    return end + (start - end) * (1 - _position(progress, begin, finish)) ** 3
+
+
+def _smooth(start: float, end: float, begin: float, finish: float, progress: float) -> float:
+    t = _position(progress, begin, finish)
+    share = t * t * (3 - 2 * t)
+    return (1 - share) * start + share * end
+
+
+def _position(progress: float, begin: float, finish: float) -> float:
+    return min(max((progress - begin) / (finish - begin), 0.0), 1.0)

@@ -26,10 +26,10 @@ def slimming(model, optimizer, **options):
     )
 
 
-def stepped(**options):
+def stepped(maximize=False, **options):
     """What one step of gradient descent, with no other gradient, subtracts from the scales, over lr."""
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=maximize)
     slimming(model, optimizer, **options)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -44,6 +44,7 @@ def stepped(**options):
 def test_the_gradient_of_smooth_l1():
     wanted = [0.5 * s for s in (0.0, 0.5, -0.5, 1.0, -1.0, 1.0, -1.0, 0.25)]
     assert stepped() == pytest.approx(wanted, abs=1e-6)
+    assert stepped(maximize=True) == pytest.approx(wanted, abs=1e-6)  # it climbs, and the penalty still falls
 
 
 def test_the_gradient_of_the_authors_penalty():

@@ -1,11 +1,13 @@
-"""Variants of the default fade: each changes what it says."""
+"""Variants of the fades: each changes what it says."""
 
 import pytest
 import torch
+from torch import nn
 
 import fadeout
 from fadeout.experiments.run import Run
-from fadeout.methods.variants import VARIANTS
+from fadeout.methods.swd import swd
+from fadeout.methods.variants import VARIANTS, growing_decay
 
 
 def built(name):
@@ -46,12 +48,32 @@ def test_latents_with_one_thing_changed():
     settled = {name: fade.settles(0.6, 100) for name, fade in VARIANTS.items() if name.startswith("latents")}
     assert [name for name, is_settled in settled.items() if is_settled] == ["latents settle at 0.5"]
     assert not VARIANTS["latents never settle"].settles(0.99, 100)
-    by_ratios = VARIANTS["latents by ratios"].schedule(0.99)
-    assert callable(by_ratios)  # a tenth is left in the middle of the window, and all stand still at its ends
-    assert [round(by_ratios(p), 6) for p in (0.05, 0.1, 0.3, 0.5, 0.8)] == [0, 0, 0.9, 0.99, 0.99]
+    for fade, middle in ((VARIANTS["latents by a cubic"], 0.875 * 0.99), (latent, 0.9)):
+        targets = [fade.targeted(0.99, fade.target(p - 0.01, 100)) for p in (0.05, 0.1, 0.3, 0.5, 0.8)]
+        assert targets == pytest.approx([0, 0, middle, 0.99, 0.99])
     weights = torch.tensor([1.0, -2.0, 4.0])
     assert VARIANTS["latents never settle"].sparse(weights, 2.0).equal(latent.sparse(weights, 2.0))
     wanted = {"by squares": 12**0.5, "under fourth roots": 240**0.25, "under a hard threshold": 4}
     for name, left in wanted.items():
         assert VARIANTS[f"latents {name}"].sparse(weights, 2.0).tolist() == [0, 0, pytest.approx(left)]
     assert VARIANTS["latents at half of the pace"].pace(0.7) == 0.5 > latent.pace(0.7)
+
+
+@pytest.mark.parametrize(("method", "faded"), [(swd, [1, 2]), (growing_decay, [1, 2, 3, 4])])
+def test_a_growing_decay_takes_what_would_stay_as_well(method, faded):
+    model = nn.Linear(4, 1, bias=False)
+    start = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    model.weight.data.copy_(start)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (phase,) = method(1, 0.5, "linear", "none", "elements", a_min=1.0, a_max=1.0, mu=2.0)
+    assert phase.pruner is not None
+    phase.pruner(model, optimizer, steps=10)
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.step()
+    left = torch.where(torch.isin(start, torch.tensor(faded)), 0.8 * start, start)  # 1 - lr a mu
+    torch.testing.assert_close(model.weight.detach(), left)
+
+
+def test_a_growing_decay_without_published_strengths_must_be_given_some():
+    with pytest.raises(ValueError, match="names no strength for linear on none, elements: pass --a-min"):
+        growing_decay(1, 0.5, "linear", "none", "elements")

@@ -1,6 +1,8 @@
 """Latent weights: the optimizer steps dense ones, the network has sparse ones."""
 
 import copy
+import sys
+import threading
 
 import pytest
 import torch
@@ -8,18 +10,19 @@ from torch import nn
 
 import fadeout
 from fadeout import Latent, SelectiveWeightDecay, criteria
-from fadeout.schedules import cubic
+from fadeout.pruners import latents
 
 
 def reference(weight, steps, sparsity, rate, gradient):
     """Plain SGD on latents, with a sort at every step."""
-    latent, grow = weight.clone(), cubic(1.0, window=(0.1, 0.5))
+    latent = weight.clone()
     targeted = torch.zeros_like(latent, dtype=torch.bool)
     for number in range(3 * steps // 4):
         moved = latent.add(gradient(weight), alpha=-rate)  # as SGD does, to the last bit
         pace = min(1.5 - 2 * number / steps, 1)  # in full for a quarter of the training, none at three
         latent = torch.where(targeted, latent + pace * (moved - latent), moved)
-        k = round(sparsity * grow(number / steps + 1 / steps) * latent.numel())
+        t = min(max(((number + 1) / steps - 0.1) / 0.4, 0), 1)
+        k = round((1 - (1 - sparsity) ** (t**2 * (3 - 2 * t))) * latent.numel())
         threshold = latent.abs().flatten().sort().values[k - 1] if k else torch.tensor(0.0)
         weight = (1 - (threshold / latent) ** 4).clamp_min(0).sqrt() * latent
         targeted = latent.abs() <= threshold
@@ -195,6 +198,106 @@ def test_a_step_that_is_interrupted_leaves_the_network_sparse_for_whoever_looks(
             model.weight.grad = torch.randn_like(model.weight)
             optimizer.step()
         assert pruner.remove().sparsity == 0.5
+
+
+def step_until_line(optimizer, last):
+    """Step, with Ctrl-C at a line of the module, counted as they run; say whether there are so many."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if frame.f_code.co_filename != latents.__file__:
+            return None
+        count += event == "line"
+        if count == last and event == "line":
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        optimizer.step()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4])  # one more is the first, in the middle, and after it has settled
+def test_a_step_may_be_interrupted_anywhere(taken):
+    def push():
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+
+    line, goes_on = 0, True
+    while goes_on:
+        line += 1
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=5, fade=Latent())
+        for _ in range(taken):
+            push()
+            optimizer.step()
+        zeros = sum(int((p == 0).sum()) for p in model.parameters())
+        before = pruner.state_dict()["latents"]
+        push()
+        after = {n: before[n] - 0.1 * p.grad for n, p in model.named_parameters() if before}
+        goes_on = step_until_line(optimizer, line)
+        model.state_dict()
+        assert sum(int((p == 0).sum()) for p in model.parameters()) >= 0.9 * zeros
+        for name, now in pruner.state_dict()["latents"].items():
+            assert torch.equal(now, before[name]) or torch.allclose(now, after[name])
+        for _ in range(5 - pruner.steps_taken):
+            push()
+            optimizer.step()
+        assert pruner.remove().sparsity == 0.5
+    assert line > 10
+
+
+class Watched(torch.optim.SGD):
+    """Another thread looks in the middle of a step, when the weights have moved."""
+
+    def step(self, closure=None):
+        super().step()
+        thread = threading.Thread(target=self.look)
+        thread.start()
+        thread.join()
+
+
+@pytest.mark.parametrize("look", ["run", "saved", "masks", "state"])
+def test_another_thread_that_looks_in_the_middle_of_a_step_changes_nothing(look):
+    def train(action):
+        torch.manual_seed(0)
+        model = nn.Linear(10, 10, bias=False)
+        optimizer = Watched(model.parameters(), lr=0.1)
+        pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, fade=Latent())
+        optimizer.look = lambda: action(model, pruner)
+        for _ in range(10):
+            model.weight.grad = torch.randn_like(model.weight)
+            optimizer.step()
+        return model.weight
+
+    assert torch.equal(train(LOOKS[look]), train(lambda model, pruner: None))
+
+
+def test_a_compiled_network_without_breaks_may_be_in_a_closure():
+    torch.manual_seed(0)
+    model = nn.Linear(10, 10, bias=False)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = SelectiveWeightDecay(compiled, optimizer, sparsity=0.5, steps=5, fade=Latent())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = compiled(torch.ones(2, 10)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        optimizer.step(closure)
+    assert pruner.remove().sparsity == 0.5
 
 
 def test_what_is_loaded_after_an_interrupted_step_stays_what_it_is():

@@ -1,6 +1,8 @@
 """What all pruners share: they act alone, on the model that they were built for, or say so."""
 
 import copy
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -42,6 +44,30 @@ def test_a_pruner_that_nobody_has_any_more_is_in_nobodys_way():
     model = network()
     for _ in range(2):
         build(model)
+
+
+def test_threads_build_pruners_at_once():
+    """As in a search of hyperparameters by threads."""
+    failed, built = [], []
+
+    def build_many():
+        try:
+            built.extend(build(nn.Linear(4, 4))[0] for _ in range(100))
+        except RuntimeError as error:
+            failed.append(error)
+
+    usual = sys.getswitchinterval()
+    threads = [threading.Thread(target=build_many) for _ in range(4)]
+    try:
+        sys.setswitchinterval(1e-6)
+        for thread in threads:
+            thread.start()
+    finally:
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(usual)
+    assert not failed
+    assert len(built) == 400
 
 
 def test_two_pruners_on_different_parameters():

@@ -24,6 +24,14 @@ def test_counts_go_on():
     assert counts == [24, 48]
 
 
+def test_a_module_that_is_given_a_view_of_a_parameter():
+    """As learned latents are spread over the batch: without gradients it wants one, and has no function."""
+    latents, layer = torch.nn.Parameter(torch.ones(1, 3)), torch.nn.Linear(3, 4)
+    with torch.no_grad(), counting_products() as so_far:
+        layer(latents.expand(2, -1))
+    assert so_far() == 24
+
+
 def test_a_recurrent_network_on_a_gpu():
     """One kernel takes the weights of all layers, which no machine without a GPU can run."""
     lstm = torch.nn.LSTM(8, 6, num_layers=2)

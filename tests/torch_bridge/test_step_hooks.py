@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import pickle
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -165,6 +166,33 @@ def test_a_step_within_one_that_has_no_hooks_counts(bare):
     optimizer.step = functools.partial(step, optimizer)
     optimizer.step()
     assert record.events == ["begin", "a", "end"]
+
+
+class Lookahead(torch.optim.Optimizer):
+    """As timm's, which wraps another optimizer and does not call ``super().__init__()``."""
+
+    def __init__(self, base):
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self.base, self.param_groups, self.state = base, base.param_groups, base.state
+
+    def step(self, closure=None):
+        return self.base.step(closure)
+
+
+def test_an_optimizer_that_torch_has_not_hooked_counts(bare):
+    model = bare(w=[[1.0]])
+    record = Recorder(optimizer := Lookahead(torch.optim.SGD(model.parameters())))
+    optimizer.step()
+    optimizer.step()
+    assert record.events == ["begin", "a", "end"] * 2
+
+
+def test_an_optimizer_that_can_have_no_hooks_is_refused(bare):
+    model = bare(w=[[1.0]])
+    optimizer = Lookahead(torch.optim.SGD(model.parameters()))
+    del optimizer._optimizer_step_post_hooks
+    with pytest.raises(ValueError, match=r"Lookahead has no step hooks.*pass the optimizer that it wraps"):
+        SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=1)
 
 
 def test_an_optimizer_that_is_listed_twice_steps_once_or_is_refused(make_task, train):

@@ -29,3 +29,12 @@ def test_it_is_called_while_armed(look):
     LOOKS[look](model)
     assert calls == [look]
     assert not model._forward_pre_hooks
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_script_takes_no_hooks_and_is_let_be():
+    model = torch.jit.script(nn.Linear(2, 2))
+    wire = Tripwire(model, lambda: None)
+    wire.arm()
+    model.state_dict()
+    wire.disarm()

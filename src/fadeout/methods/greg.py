@@ -12,8 +12,7 @@ from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import flush_
 from fadeout.structures.channel_candidates import Layer
-from fadeout.torch_bridge.parameters import held_by, named
-from fadeout.torch_bridge.sharding import gradient_of
+from fadeout.torch_bridge.parameters import named
 from fadeout.torch_bridge.step_hooks import gradient_scale
 
 # Of the training. Published, for ResNet-56 on CIFAR-10: 78,200 steps of training, 10,000 to pick, some 11,000
@@ -79,19 +78,18 @@ class GrowingRegularization(ChannelPruner):
         return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
-        penalty, held, loss = self.penalty_now, held_by([optimizer]), None
+        penalty, loss = self.penalty_now, None
+        gradients = self._gradients(optimizer) if penalty else {}
         groups, scale = self.groups(), gradient_scale(optimizer)
         is_picked = self._is_past(_PICKED)
-        filters = self._filters(whole=is_picked)  # of whole layers only such as had to be picked
-        for name in filters if penalty else ():
-            gradient = gradient_of(self.parameters[name]) if id(self.parameters[name]) in held else None
-            if gradient is None:
+        for name in self._filters(whole=is_picked):  # of whole layers only such as had to be picked
+            if name not in gradients:
                 continue
             weight = self.weight(name)
             if is_picked:
                 weight = torch.where(self.held[name], weight, 0)
             sign = -1 if groups[name].get("maximize", False) else 1
-            gradient.add_(weight, alpha=sign * scale * penalty)
+            gradients[name].add_(weight, alpha=sign * scale * penalty)
             if wants_loss and self._layout.owns(name):
                 value = penalty / 2 * weight.square().sum()
                 loss = value if loss is None else loss + value.to(loss.device)

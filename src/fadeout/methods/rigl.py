@@ -14,8 +14,8 @@ from fadeout.pruners.mask_pruner import MaskPruner
 from fadeout.schedules import Sparsity, Steps
 from fadeout.selection.search import Finder, find_lowest
 from fadeout.structures.base import Structure
-from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by, momenta
-from fadeout.torch_bridge.sharding import block_of, gradient_of
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, momenta
+from fadeout.torch_bridge.sharding import block_of
 
 
 def erk(shapes: Mapping[str, Sequence[int]], left: int) -> dict[str, int]:
@@ -141,9 +141,7 @@ class RigL(MaskPruner):
     def _move(self, optimizer: Optimizer, fraction: float) -> None:
         """Drop a fraction of each layer's connections, and grow as many."""
         self.check_finite()
-        own = held_by([optimizer])
-        gradients = {n: gradient_of(p) for n, p in self.parameters.items() if id(p) in own}
-        slopes = {n: g.to_dense().abs().nan_to_num() for n, g in gradients.items() if g is not None}
+        slopes = {n: g.to_dense().abs().nan_to_num() for n, g in self._gradients(optimizer).items()}
         counts = {name: int(fraction * self._left[name]) for name in slopes}
         gone = dict(self.held)
         sizes = {n: self.weight(n).abs().masked_fill(gone[n], math.inf) for n in slopes}

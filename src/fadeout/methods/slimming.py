@@ -15,8 +15,6 @@ from fadeout.methods.method import Method, Phase, check_structure
 from fadeout.pruners.step_pruner import StepPruner
 from fadeout.schedules import Steps
 from fadeout.structures.base import Structure
-from fadeout.torch_bridge.parameters import held_by
-from fadeout.torch_bridge.sharding import gradient_of, local
 from fadeout.torch_bridge.step_hooks import gradient_scale
 
 _Strength = Annotated[
@@ -64,8 +62,7 @@ class Slimming(StepPruner):
     ):
         self.strength, self._authors = strength, authors
         super().__init__(model, optimizer, steps=steps, structure=structure)
-        scales = [name for name in self._bound.parameters if name.endswith(".weight")]
-        self._scales = {n: self.parameters[n] for n in scales if self.parameters[n].dim() == 1}
+        self._scales = {n for n, p in self.parameters.items() if n.endswith(".weight") and p.dim() == 1}
         if not self._scales:
             raise ValueError("slimming needs batch-norms: structure=fadeout.Channels(example_input)")
         self.attach(self.optimizers)
@@ -80,13 +77,13 @@ class Slimming(StepPruner):
         return True
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
-        held, scale, loss = held_by([optimizer]), gradient_scale(optimizer) * self.strength, None
-        for name, parameter in self._scales.items():
-            gradient = gradient_of(parameter) if id(parameter) in held else None
-            if gradient is None:
+        groups, scale, loss = self.groups(), gradient_scale(optimizer) * self.strength, None
+        for name, gradient in self._gradients(optimizer).items():
+            if name not in self._scales:
                 continue
-            value = local(parameter.detach())
-            gradient.add_(self._slope(value), alpha=scale)
+            value = self.weight(name)
+            sign = -1 if groups[name].get("maximize", False) else 1
+            gradient.add_(self._slope(value), alpha=sign * scale)
             if wants_loss and self._layout.owns(name):
                 penalty = self.strength * self._penalty(value).sum()
                 loss = penalty if loss is None else loss + penalty.to(loss.device)

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from fadeout import criteria
 from fadeout._arguments import checked
 from fadeout.criteria import Criterion
-from fadeout.fades import Latent
+from fadeout.fades import Fade, Latent
 from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.pruners.latents import Latents
@@ -39,6 +39,8 @@ class SoftThreshold(Latent):
 
     def target(self, progress: float, steps: int) -> float:
         return _GROWTH(progress + 1 / steps)
+
+    targeted = Fade.targeted  # with a cube, as published, not by ratios
 
     def settles(self, progress: float, steps: int) -> bool:
         return False

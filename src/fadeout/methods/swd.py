@@ -1,9 +1,8 @@
 """Selective weight decay (Tessier et al., 2022)."""
 
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import torch
@@ -23,7 +22,7 @@ from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.optimizers import is_schedule_free
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by, unwrap
 from fadeout.torch_bridge.sharding import gradient_of
-from fadeout.torch_bridge.step_hooks import check_outside_backward, gradient_scale, steps_running
+from fadeout.torch_bridge.step_hooks import check_outside_backward, gradient_scale, is_stepping
 from fadeout.torch_bridge.submodules import has_kind
 from fadeout.torch_bridge.tripwire import Tripwire
 
@@ -130,8 +129,17 @@ class SelectiveWeightDecay(Pruner):
                 with self._clock.a_step_ago():  # at this one LAMP may look its shares up anew
                     self._latents.choose(self._affected(self._sparsity_before))
 
-    def evaluation(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._latents is None else self._latents.evaluation()
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        if self._latents is None:
+            yield
+            return
+        with self._latents.evaluation():
+            self._tripwire.disarm()  # the network is sparse, and a compiled one takes no hooks
+            try:
+                yield
+            finally:
+                self._tripwire.arm()
 
     def begin(self) -> None:
         super().begin()
@@ -140,8 +148,7 @@ class SelectiveWeightDecay(Pruner):
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
         if self._latents is not None and self._calms:
-            held = held_by([optimizer])
-            self._latents.calm({n: gradient_of(p) for n, p in self.parameters.items() if id(p) in held})
+            self._latents.calm(self._gradients(optimizer))
         if not self._fade.on_gradient:
             return None
         if wants_loss:  # a closure moves the weights and comes back, and the choice is that of the first time
@@ -177,7 +184,6 @@ class SelectiveWeightDecay(Pruner):
         if self._latents is not None:
             self._latents.damp(self.progress)
             self._latents.rest()
-            self._latents.hold()
             self._tripwire.disarm()
 
     def onward(self) -> None:
@@ -195,7 +201,7 @@ class SelectiveWeightDecay(Pruner):
             self._chosen = {}
         elif self._latents is not None and self._latents.held:
             self.check_finite()
-            self._latents.hold()
+            self._latents.rest()
         else:
             dose = self._fade.now(self._clock, self.groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
@@ -216,11 +222,10 @@ class SelectiveWeightDecay(Pruner):
 
     def _recover(self) -> None:
         """Leave the sparse form in the parameters after a step that an exception, or Ctrl-C, has ended."""
-        if self._latents is None or not self._latents.inside or any(map(steps_running, self.optimizers)):
+        if self._latents is None or not self._latents.inside or any(map(is_stepping, self.optimizers)):
             return
         with torch.inference_mode(False):
             self._latents.rest()
-            self._latents.hold()
         self._tripwire.disarm()
 
     def detach(self) -> None:
@@ -279,9 +284,9 @@ class SelectiveWeightDecay(Pruner):
     def share(self) -> float:
         return self._fade.target(self.progress, self.steps)
 
-    def _sparsity_at(self, share: float) -> float:
+    def _targeted(self, sparsity: float, share: float) -> float:
         grows = self.structure.gradual or self._fade.latent  # under a threshold nothing fades slowly
-        return super()._sparsity_at(share if grows else 1.0)
+        return self._fade.targeted(sparsity, share if grows else 1.0)
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():
@@ -349,13 +354,11 @@ class SelectiveWeightDecay(Pruner):
         )
 
 
-# As methods of an experiment --------------------------------------------------------------------------------
+# As a method of an experiment -------------------------------------------------------------------------------
 
 Low = Annotated[float | None, "the strength at the start; by default the paper's for such a network and data"]
 High = Annotated[float | None, "the strength at the end; by default the paper's"]
 Mu = Annotated[float | None, "the decay that the strength multiplies; by default the weight decay"]
-
-_train = partial(train, SelectiveWeightDecay)
 
 
 def swd(
@@ -369,26 +372,12 @@ def swd(
     mu: Mu = None,
 ) -> list[Phase]:
     """Tessier et al. 2022: selective weight decay as published, with ``a`` from ``a_min`` to ``a_max``."""
-    strength = _strength(a_min, a_max, f"{model} on {data}, {structure}")
-    return _train(epochs, sparsity=sparsity, fade=Decay(strength, weight_decay=mu))
+    strength = growing_strength(a_min, a_max, f"{model} on {data}, {structure}")
+    return train(SelectiveWeightDecay, epochs, sparsity=sparsity, fade=Decay(strength, weight_decay=mu))
 
 
-def growing_decay(
-    epochs: int,
-    sparsity: float,
-    model: str,
-    data: str,
-    structure: str,
-    a_min: Low = None,
-    a_max: High = None,
-    mu: Mu = None,
-) -> list[Phase]:
-    """The ablation of section 4.8: a decay that grows as in SWD, on all weights alike."""
-    strength = _strength(a_min, a_max, f"{model} on {data}, {structure}")
-    return _train(epochs, sparsity=sparsity, fade=Decay(strength, weight_decay=mu, selective=False))
-
-
-def _strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
+def growing_strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
+    """The paper's ``a``; it has published none for some networks and data, and there it must be given."""
     if a_min is None or a_max is None:
         raise ValueError(
             f"the paper names no strength for {what}: pass --a-min and --a-max, or take the method auto, "
@@ -398,12 +387,3 @@ def _strength(a_min: float | None, a_max: float | None, what: str) -> Schedule:
 
 
 SWD = Method("swd", swd, label="SWD", colour="#04955e", dark_colour="#5eca92", marker="D", order=6)
-GROWING_DECAY = Method(
-    "growing_decay",
-    growing_decay,
-    label="growing decay",
-    colour="#cd0019",
-    dark_colour="#fa857a",
-    marker=">",
-    order=8,
-)

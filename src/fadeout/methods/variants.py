@@ -1,4 +1,4 @@
-"""Progressive and latent weights with one thing changed: what they owe to each of their constants."""
+"""Fades with one thing changed, for ablations: what SWD, Progressive and latent weights owe to each part."""
 
 import math
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 
 from fadeout import criteria
-from fadeout.fades import Latent, Progressive
+from fadeout.fades import Decay, Latent, Progressive
 from fadeout.methods.method import CriterionName, Method, Phase, train
-from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.schedules import Schedule, cubic, exponential
+from fadeout.methods.swd import High, Low, Mu, SelectiveWeightDecay, growing_strength
+from fadeout.schedules import Schedule, cubic, exponential, smooth
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class LatentVariant(Latent):
         power, root: of ``u (1 - (T / u) ** power) ** (1 / root)``; an infinite power is a hard threshold, as
             in Lin et al. 2020 and in torchao's ``GlobalMinSparsityConstraint``.
         steady: the pace of targeted latents, where it does not fall.
-        ratios: the logarithm of what is left, not what has gone, follows a curve that begins and ends gently.
+        growth: how the target does, by ratios or, as in Zhu and Gupta, as a cubic.
     """
 
     begin: float = 0.1
@@ -66,21 +66,18 @@ class LatentVariant(Latent):
     power: float = 4
     root: float = 2
     steady: float | None = None
-    ratios: bool = False
+    growth: Literal["ratios", "cubic"] = "ratios"
 
     def schedule(self, sparsity: float) -> float | Schedule:
-        """The target, where its growth is the fade's own."""
-        if not self.ratios:
-            return sparsity
-
-        def grow(progress: float) -> float:
-            t = min(max((progress - self.begin) / (self.end - self.begin), 0.0), 1.0)
-            return 1 - (1 - sparsity) ** (t * t * (3 - 2 * t))
-
-        return grow
+        """The target, which the fade itself lets grow."""
+        return sparsity
 
     def target(self, progress: float, steps: int) -> float:
-        return cubic(1.0, window=(self.begin, self.end))(progress + 1 / steps)
+        growth = smooth if self.growth == "ratios" else cubic
+        return growth(1.0, window=(self.begin, self.end))(progress + 1 / steps)
+
+    def targeted(self, sparsity: float, share: float) -> float:
+        return super().targeted(sparsity, share) if self.growth == "ratios" else sparsity * share
 
     def pace(self, progress: float) -> float:
         return super().pace(progress) if self.steady is None else self.steady
@@ -117,7 +114,7 @@ VARIANTS: dict[str, Variant | LatentVariant] = {
     "latents at full pace": LatentVariant(steady=1.0),
     "latents at half of the pace": LatentVariant(steady=0.5),
     "latents under a hard threshold": LatentVariant(power=math.inf),
-    "latents by ratios": LatentVariant(ratios=True),
+    "latents by a cubic": LatentVariant(growth="cubic"),
 }
 
 
@@ -141,4 +138,31 @@ def variant(
 
 VARIANT = Method(
     "variant", variant, label="variant of the fade", colour="#8a6d3b", dark_colour="#c9ab74", marker="*"
+)
+
+
+def growing_decay(
+    epochs: int,
+    sparsity: float,
+    model: str,
+    data: str,
+    structure: str,
+    a_min: Low = None,
+    a_max: High = None,
+    mu: Mu = None,
+) -> list[Phase]:
+    """The ablation of the paper's section 4.8: a decay that grows as in SWD, on all weights alike."""
+    strength = growing_strength(a_min, a_max, f"{model} on {data}, {structure}")
+    fade = Decay(strength, weight_decay=mu, selective=False)
+    return train(SelectiveWeightDecay, epochs, sparsity=sparsity, fade=fade)
+
+
+GROWING_DECAY = Method(
+    "growing_decay",
+    growing_decay,
+    label="growing decay",
+    colour="#cd0019",
+    dark_colour="#fa857a",
+    marker=">",
+    order=8,
 )

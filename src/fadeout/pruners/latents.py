@@ -40,6 +40,7 @@ class Latents:
         self.held: dict[str, Tensor] = {}
         """Masks of what stays zero, once settled."""
         self.inside = False  # the parameters, as in a step
+        self._entered = set[str]()  # what of them has latents that are newer than the values kept here
         self._targets: Mapping[str, Target] = {}
         self._thresholds: dict[str, float] = {}
         self._left: dict[str, tuple[int, int]] = {}  # fingerprints of what was left in the parameters
@@ -60,8 +61,9 @@ class Latents:
             weight.copy_(latent)
             for base, own in self._based(name):
                 base.copy_(own)
+            self._entered.add(name)
 
-    def calm(self, gradients: Mapping[str, Tensor | None]) -> None:
+    def calm(self, gradients: Mapping[str, Tensor]) -> None:
         """Scale the gradients of rows of which no weight is left down to those of others, where larger.
 
         A batch-norm divides by how much a channel varies. Of one that is always zero, gradients are hundreds
@@ -70,7 +72,7 @@ class Latents:
             ``g <- g min(1, m / max |g|)``,  with ``m`` the mean of ``max |g|`` over rows that have weights.
         """
         targeted = {name: gradients[name] for name in self._targets if name in gradients}
-        dense = {n: g for n, g in targeted.items() if g is not None and not g.is_sparse and g.dim() > 1}
+        dense = {n: g for n, g in targeted.items() if not g.is_sparse and g.dim() > 1}
         if not dense:
             return
         sizes = self._layout.most_by_row({name: self.values[name] for name in dense})
@@ -98,36 +100,39 @@ class Latents:
         self.rest()
 
     def rest(self) -> None:
-        """The same with what was targeted before, until :meth:`enter`."""
-        self.inside = False
-        for name, target in self._targets.items():
-            weight = self._weight(name)
-            latent = _copied(self.values, name, weight)
-            self._write(name, weight, latent)
-            self._left[name] = _fingerprint(weight)
-            for base in self._base(name):
-                _copied(self.bases, name, base)
-                base.mul_(torch.where(latent == 0, 1, weight / latent))
-                base.masked_fill_(target.mask(latent), 0)
+        """The same with what was targeted before, until :meth:`enter`; what has settled is set to zero.
 
-    def settle(self) -> None:
-        """Fix what is targeted now: from here on the optimizer steps the sparse weights themselves."""
-        self.held = {name: target.mask(self.values[name]) for name, target in self._targets.items()}
-        self.values, self.bases, self._targets = {}, {}, {}
-
-    def hold(self) -> None:
-        """Set what stays zero to zero, where it has settled."""
-        self.inside = False
+        Ctrl-C may come at any point of it: to begin anew does what was left to be done.
+        """
         for name, mask in self.held.items():
             for tensor in (self._weight(name), *self._base(name)):
                 tensor.masked_fill_(mask, 0)
+        for name, target in self._targets.items():
+            weight = self._weight(name)
+            if name in self._entered or name not in self.values:
+                for base in self._base(name):
+                    _copy(self.bases, name, base)
+                _copy(self.values, name, weight)
+                self._entered.discard(name)
+            latent = self.values[name]
+            self._write(name, weight, latent)
+            self._left[name] = _fingerprint(weight)
+            for base, own in self._based(name):
+                base.copy_(own * torch.where(latent == 0, 1, weight / latent))
+                base.masked_fill_(target.mask(latent), 0)
+        self.inside = False
+
+    def settle(self) -> None:
+        """Fix what is targeted now: from here on the optimizer steps the sparse weights themselves."""
+        held = {name: target.mask(self.values[name]) for name, target in self._targets.items()}
+        self.held, self.values, self.bases, self._targets = held, {}, {}, {}
 
     def choose(self, targets: Mapping[str, Target]) -> None:
         """Set what is targeted among the latents, which are in the parameters now."""
-        self._targets = targets
-        self._thresholds = {
+        thresholds = {
             name: target.threshold(self._weight(name), self._layout.most) for name, target in targets.items()
         }
+        self._targets, self._thresholds = targets, thresholds
 
     @property
     def restored(self) -> bool:
@@ -140,22 +145,22 @@ class Latents:
         with torch.no_grad():
             moved = {name: self._weight(name).clone() for name in self.held or self._targets}
             for name in self._targets:
+                self._entered.discard(name)
                 self._write(name, self._weight(name), moved[name])
             for name, mask in self.held.items():
                 self._weight(name).masked_fill_(mask, 0)
-        self.inside = False
         try:
             yield
         finally:
-            self.inside = True
             with torch.no_grad():
                 for name, latent in moved.items():
                     self._weight(name).copy_(latent)
+                self._entered.update(self._targets)
 
     def restore(self, values: dict[str, Tensor], bases: dict[str, Tensor], held: dict[str, Tensor]) -> None:
         """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
         self.values, self.bases, self.held, self._targets, self._left = values, bases, held, {}, {}
-        self.inside = False
+        self.inside, self._entered = False, set()
 
     def _based(self, name: str) -> list[tuple[Tensor, Tensor]]:
         """What a schedule-free optimizer steps beside a parameter, and its latents."""
@@ -171,11 +176,12 @@ class Latents:
         return weight
 
 
-def _copied(copies: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
-    """A tensor's numbers, in a copy that is made once; and anew where it has become wider or narrower."""
-    if name not in copies or copies[name].dtype != tensor.dtype:
-        copies[name] = torch.empty_like(tensor)
-    return copies[name].copy_(tensor)
+def _copy(copies: dict[str, Tensor], name: str, tensor: Tensor) -> None:
+    """Keep a tensor's numbers, in a copy that is made once, and anew where its type has become another."""
+    if name in copies and copies[name].dtype == tensor.dtype:
+        copies[name].copy_(tensor)
+    else:
+        copies[name] = tensor.clone()
 
 
 def _fingerprint(tensor: Tensor) -> tuple[int, int]:

@@ -9,8 +9,6 @@ from torch.optim import Optimizer
 
 from fadeout.pruners.pruner import Pruner
 from fadeout.structures.elements import Elements
-from fadeout.torch_bridge.parameters import held_by
-from fadeout.torch_bridge.sharding import gradient_of
 
 
 class MaskPruner(Pruner):
@@ -56,10 +54,8 @@ class MaskPruner(Pruner):
 
     def zero_gradients(self, optimizer: Optimizer) -> None:
         """Set the gradients of held weights to zero: the optimizer's averages leave them out."""
-        own = held_by([optimizer])
-        for name, mask in self.held.items():
+        for name in self.held:
             self._check_shape(name)
-            parameter = self.parameters[name]
-            gradient = gradient_of(parameter) if id(parameter) in own else None
-            if gradient is not None and not gradient.is_sparse:
-                gradient.masked_fill_(mask, 0)
+        for name, gradient in self._gradients(optimizer).items():
+            if name in self.held and not gradient.is_sparse:
+                gradient.masked_fill_(self.held[name], 0)

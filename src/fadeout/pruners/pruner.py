@@ -87,7 +87,7 @@ class Pruner(StepPruner):
         return in_range(self.sparsity(1.0), 1.0) if callable(self.sparsity) else self.sparsity
 
     def share(self) -> float:
-        """The fraction of :attr:`final_sparsity` that is targeted at this step; by default all of it."""
+        """How far the target has grown at this step, from 0 to 1; by default all the way."""
         return 1.0
 
     def select(self, sparsity: float, alone: bool = False) -> dict[str, Tensor]:
@@ -238,11 +238,15 @@ class Pruner(StepPruner):
     # Inside -------------------------------------------------------------------------------------
 
     def _sparsity_at(self, share: float) -> float:
-        """What is targeted at this step, if it is a share of the final target; a schedule is what it is."""
+        """What is targeted when the target has grown so far; a schedule is what it is."""
         if callable(self.sparsity):
             progress = self._clock.progress
             return in_range(self.sparsity(progress), progress)
-        return self.sparsity * share
+        return self._targeted(self.sparsity, share)
+
+    def _targeted(self, sparsity: float, share: float) -> float:
+        """The part of a final sparsity that is targeted when the target has grown so far."""
+        return sparsity * share
 
     def _choose(self, sparsity: float) -> Mapping[str, Target]:
         """The targeted weights at a sparsity; raises, on all processes, where one is not finite."""

@@ -32,11 +32,11 @@ from fadeout.torch_bridge.parameters import (
     named,
     partners,
 )
-from fadeout.torch_bridge.sharding import block_of, distributed_as, local
+from fadeout.torch_bridge.sharding import block_of, distributed_as, gradient_of, local
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 _VERSION = 1
-_ATTACHED: "weakref.WeakSet[StepPruner]" = weakref.WeakSet()
+_ATTACHED: "weakref.WeakValueDictionary[int, StepPruner]" = weakref.WeakValueDictionary()  # by id
 _LOOK_EVERY = 1000  # steps; to look takes as long as a small network's step
 
 
@@ -241,7 +241,7 @@ class StepPruner(Rounds, ABC):
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
-        _ATTACHED.discard(self)
+        _ATTACHED.pop(id(self), None)
 
     def attach(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         """Act on this optimizer from now on, say a copy (which has no hooks), or after ``detach()``.
@@ -259,7 +259,7 @@ class StepPruner(Rounds, ABC):
             raise
         self.detach()
         self._hooks = StepHooks(optimizers, self, self.acts_early)
-        _ATTACHED.add(self)
+        _ATTACHED[id(self)] = self
 
     def _check_alone(self) -> None:
         """Raise where another pruner acts on the same parameters: both would fade what they choose."""
@@ -273,10 +273,12 @@ class StepPruner(Rounds, ABC):
 
     def _others(self) -> list[tuple[str, str]]:
         """Parameters that another pruner acts on as well, by name, and what that one is."""
-        own, others = set(map(id, self.parameters.values())), [one for one in _ATTACHED if one is not self]
+        own = set(map(id, self.parameters.values()))
+        alive = [reference() for reference in _ATTACHED.valuerefs()]  # a list, while threads attach others
         return [
             (name, type(other).__name__)
-            for other in others
+            for other in alive
+            if other is not None and other is not self
             for name, parameter in other.parameters.items()
             if id(parameter) in own
         ]
@@ -346,6 +348,12 @@ class StepPruner(Rounds, ABC):
                 f"{name!r} has shape {tuple(now)}, and had {tuple(before)} when the pruner was built: change "
                 "the model first, then build the optimizer, then the pruner"
             )
+
+    def _gradients(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """This process's blocks of the gradients that an optimizer is about to use, by parameter."""
+        own = held_by([optimizer])
+        found = {name: gradient_of(p) for name, p in self.parameters.items() if id(p) in own}
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
 
     def _base(self, name: str) -> list[Tensor]:
         """What a schedule-free optimizer steps beside a parameter: it fades as the weights do."""

@@ -26,6 +26,12 @@ def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
         raise ValueError(
             f"optimizer is a torch.optim.Optimizer, or a list of them; got {shown(optimizer)}{hint}"
         )
+    for one in optimizers:
+        if not hasattr(one, "_optimizer_step_post_hooks"):
+            raise ValueError(
+                f"{type(one).__name__} has no step hooks, as it does not call super().__init__(): pass the "
+                "optimizer that it wraps, or call it there"
+            )
     return optimizers
 
 

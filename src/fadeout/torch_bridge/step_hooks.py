@@ -1,9 +1,11 @@
 """The optimizers' own step hooks, made safe: one round of callbacks for each step that really happens."""
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
@@ -64,6 +66,8 @@ class StepHooks:
         self._reset()
         before: Any = torch.compiler.disable(self._before)
         after: Any = torch.compiler.disable(self._after)
+        for optimizer in self._optimizers:
+            optimizer._patch_step_function()  # as Optimizer.__init__ does, which Lookahead does not call
         self._handles = [optimizer.register_step_post_hook(after) for optimizer in self._optimizers]
         if ahead or len(self._optimizers) > 1:
             self._handles += [optimizer.register_step_pre_hook(before) for optimizer in self._optimizers]
@@ -173,12 +177,17 @@ def _is_skipped(optimizer: Optimizer) -> bool:
 
 def _is_inner(optimizer: Optimizer) -> bool:
     """Whether another step of this optimizer, with hooks as well, is running and has called this one."""
-    return steps_running(optimizer) > 1
+    return _steps_in(inspect.currentframe(), optimizer) > 1
 
 
-def steps_running(optimizer: Optimizer) -> int:
-    """How many steps of this optimizer have begun and are not over, in this thread."""
-    frame, running = inspect.currentframe(), 0
+def is_stepping(optimizer: Optimizer) -> bool:
+    """Whether a step of this optimizer has begun and is not over, in whichever thread."""
+    return any(_steps_in(frame, optimizer) for frame in sys._current_frames().values())
+
+
+def _steps_in(frame: FrameType | None, optimizer: Optimizer) -> int:
+    """How many steps of this optimizer a frame is in."""
+    running = 0
     while frame is not None:
         running += frame.f_code is _HOOKED and frame.f_locals.get("self") is optimizer
         frame = frame.f_back

@@ -28,8 +28,8 @@ class Tripwire:
         self._handles: list[RemovableHandle] = []
 
     def arm(self) -> None:
-        """Begin to watch. A second call does nothing."""
-        if not self._handles:
+        """Begin to watch. A second call does nothing, nor does one for a script, which takes no hooks."""
+        if not self._handles and not isinstance(self._model, torch.jit.ScriptModule):
             model, trip = self._model, self._trip  # pyright: ignore - a method, though disable() hides it
             self._handles.append(model.register_forward_pre_hook(trip))
             self._handles.append(model.register_state_dict_pre_hook(trip))
