@@ -1,5 +1,6 @@
 """Files that are either the old one or the new one, never half; and JSON of others."""
 
+import errno
 import os
 import stat
 import threading
@@ -96,3 +97,14 @@ def test_no_json(text):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=rf"masks.bin: there is no folder {tmp_path / 'none'}$"):
         write_atomically(tmp_path / "none" / "masks.bin", lambda path: path.write_text("new"))
+
+
+def test_a_folder_that_takes_no_files_is_said_of_the_file_that_was_to_be_in_it(tmp_path, monkeypatch):
+    def refuse(path, *given):
+        raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(PermissionError, match="Permission denied") as error:
+            write_atomically(tmp_path / "masks.bin", lambda path: pytest.fail("it writes"))
+    assert error.value.filename == str(tmp_path / "masks.bin")

@@ -35,9 +35,9 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write to {path}: there is no folder {path.parent}")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    # by open() itself, since to ask for the process's umask is to change it, for all threads
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600))
     try:
+        # by open() itself, since to ask for the process's umask is to change it, for all threads
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600))
         write(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -45,7 +45,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk names none
+        if error.errno is not None and error.filename in (None, str(temporary)):  # a full disk names none
             error.filename = str(path)
         raise
     finally:

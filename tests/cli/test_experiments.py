@@ -223,6 +223,8 @@ def test_reproduce_goes_on_after_a_failure_and_says_so(fadeout, experiment, tmp_
 def test_dry_does_nothing(fadeout, experiment, tmp_path):
     code, output, _ = fadeout("reproduce", "small", "--dry", "--only", "method=gmp", "sparsity=0.9")
     assert code == 0
+    once_each = ("--only", "method=gmp", "--only", "sparsity=0.9")
+    assert fadeout("reproduce", "small", "--dry", *once_each)[1] == output
     run = Run(method="gmp", epochs=1)
     assert output.splitlines() == [
         "small: 1 runs, 0 of them finished",

@@ -35,6 +35,8 @@ def test_compact_then_inspect_then_export(saved, capsys):
     assert f"{left:,}" in capsys.readouterr().out
     main(["export", str(small), str(onnx), *MODEL])
     assert onnx.stat().st_size > 4 * left
+    said = capsys.readouterr().out
+    assert said.startswith(f"written to {onnx}: {onnx.stat().st_size:,} bytes, outputs within ")
 
 
 @pytest.mark.parametrize(

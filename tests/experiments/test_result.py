@@ -66,3 +66,4 @@ def test_lines():
     assert line.endswith("of the parameters left, 12 s")
     failed = make_failure(RUN, "Traceback\nValueError: too large\n")
     assert describe_record(failed).endswith("one_shot 80 % of weights seed 0: failed: ValueError: too large")
+    assert describe_record(failed | {"error": ""}).endswith("seed 0: failed: no reason was recorded")

@@ -1,6 +1,7 @@
 """Many runs: failures, repetition, workers that die; on processes and on a Ray cluster."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from joblib.externals.loky.process_executor import _RemoteTraceback
 from support.helpers import wait_for
 from support.ray_sweep import TWENTY
 
@@ -126,6 +128,11 @@ def test_wrong_input(tmp_path):
         sweep([SMALL], tmp_path, backend="rays")  # pyright: ignore
     with pytest.raises(ValueError, match="--backend ray"):
         sweep([SMALL], tmp_path, address="auto")
+    with pytest.raises(ValueError, match="no device 'tpu' here"):
+        sweep([SMALL], tmp_path, device="tpu")
+    with pytest.raises(ValueError, match="a number of seconds from 0 on, got nan"):
+        sweep([SMALL], tmp_path, checkpoint_every=math.nan)
+    assert not list(tmp_path.iterdir())
 
 
 # Workers that die -----------------------------------------------------------------------------------------
@@ -178,6 +185,26 @@ def test_a_run_that_always_kills_its_worker_fails_alone(tmp_path, mortal):
     assert [record["status"] for record in records] == ["done", "done", "failed", "done", "done", "done"]
     assert "its worker died 5 times: killed" in records[2]["error"]
     assert batches == [[0, 1, 2, 3, 4, 5], [2, 3, 4, 5], [2], [2], [2], [3], [4, 5]]
+
+
+def test_why_a_worker_died_is_said_in_a_line(tmp_path, monkeypatch):
+    death = DiedError("A task has failed to un-serialize.\nAre the arguments picklable?")
+    sent = "Traceback (most recent call last):\n  ...\nIndexError: list index out of range\n"
+
+    class Workers(module._backend):
+        def __init__(self, *given):
+            self.deaths, self._started = (DiedError,), None
+
+        def attempt(self, tasks):
+            raise death
+
+    monkeypatch.setattr(module, "_backend", Workers)
+    (record,) = sweep([SMALL], tmp_path)
+    said = "its worker died 5 times: A task has failed to un-serialize. Are the arguments picklable?"
+    assert record["error"] == said
+    death.__cause__ = _RemoteTraceback(sent)
+    (record,) = sweep([SMALL], tmp_path)
+    assert record["error"] == "its worker died 5 times: IndexError: list index out of range"
 
 
 # Real workers ---------------------------------------------------------------------------------------------

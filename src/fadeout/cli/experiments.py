@@ -139,7 +139,7 @@ def reproduce(
     results: Path = Path("runs"),
     epochs_scale: float = 1.0,
     steps: int | None = None,
-    only: tuple[str, ...] = (),
+    only: Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction] = (),
     jobs: int | None = None,
     backend: Literal["processes", "ray"] = "processes",
     address: str | None = None,
@@ -176,7 +176,7 @@ def reproduce(
         replace(r, epochs_scale=epochs_scale, steps=r.steps if steps is None else steps)
         for r in EXPERIMENTS[experiment].runs()
     ]
-    todo = plan(experiment, every, results, only)
+    todo = plan(experiment, every, results, [condition for given in only for condition in given])
     print(f"{experiment}: {len(todo.runs)} runs, {todo.finished} of them finished", flush=True)
     if dry:
         for one in todo.runs:
@@ -246,14 +246,15 @@ def report(
     /,
     *,
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
-    format: Literal["html", "markdown"] = "html",
+    format: Literal["html", "markdown"] | None = None,
 ) -> None:
     """Write a report of the results, with the paper's values beside them: one page, or Markdown.
 
     Args:
         results: the folder that the experiments were told to write to, or one EXPERIMENT.jsonl in it.
         output: the file to write; by default report.html, or report.md.
-        format: html is one page that needs no network; markdown has the tables, for a README.
+        format: html is one page that needs no network; markdown has the tables, for a README. By default
+            markdown for a file *.md, and html for all others.
     """
     print(f"written to {write_report(results, output, format=format)}")
 

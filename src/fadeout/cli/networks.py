@@ -97,9 +97,12 @@ def export(file: File, output: Output, /, *, model: str, input: str = "") -> Non
     network = network_file.load(file, constructor(model)).eval()
     example = _example(network, input)
     try:
-        print(write(network, output, example))
+        done = write(network, output, example)
     except RuntimeError as error:  # it cannot be exported, or the file gives something else
         raise ValueError(str(error)) from error
+    print(
+        f"written to {done.path}: {done.bytes:,} bytes, outputs within {done.difference:.1g} of the network's"
+    )
 
 
 def constructor(name: str) -> Callable[[], nn.Module]:

@@ -69,9 +69,8 @@ def execute(
         the record in ``result.json``.
     """
     folder = Path(results) / run.hash
-    device = _checked_device(world.device if world.size > 1 else device)
-    if not checkpoint_every >= 0:
-        raise ValueError(f"checkpoint_every is a number of seconds from 0 on, got {checkpoint_every}")
+    device = checked_device(world.device if world.size > 1 else device)
+    check_interval(checkpoint_every)
     with contextlib.ExitStack() as held:
         found = world.first(lambda: _open(folder, run, held))
         if found is not None:
@@ -371,7 +370,13 @@ class Execution:
             self.pruner.load_state_dict(state["pruner"])
 
 
-def _checked_device(device: str) -> str:
+def check_interval(checkpoint_every: float) -> None:
+    """Raise where it is no time between two checkpoints."""
+    if not checkpoint_every >= 0:
+        raise ValueError(f"checkpoint_every is a number of seconds from 0 on, got {checkpoint_every}")
+
+
+def checked_device(device: str) -> str:
     """The device, if there is one; "cpu:0", which torch.load does not know, is the CPU."""
     try:
         torch.empty(0, device=device)

@@ -12,6 +12,7 @@ from fadeout.engines import time_networks
 from fadeout.experiments.build import timed_example
 from fadeout.experiments.disk.record_file import VERSION
 from fadeout.experiments.disk.run_folder import conditions
+from fadeout.experiments.report.formatting import last_line
 from fadeout.experiments.run import Run
 from fadeout.graph.example import Example
 from fadeout.measure import measure
@@ -85,7 +86,7 @@ def describe_record(record: dict[str, Any]) -> str:
     """A record in a line: the run, and what came of it."""
     name = str(Run(**record["run"]))
     if record["status"] != "done":
-        return f"{name}: {record['status']}: {printable(record['error'].strip().splitlines()[-1])}"
+        return f"{name}: {record['status']}: {printable(last_line(record['error']))}"
     through = f", {record['before']:.2f} before and {record['removed']:.2f} after removal"
     left = f"{record['parameters_left'] / record['parameters']:.2%} of the parameters left"
     return f"{name}: {record['after']:.2f} %{through}, {left}, {record['seconds']:.0f} s"

@@ -17,7 +17,8 @@ import torch
 from fadeout._checks import extra, known
 from fadeout.experiments.disk.record_file import Record, write_record
 from fadeout.experiments.disk.run_folder import BusyError, NewerError
-from fadeout.experiments.execute import Stopped, execute
+from fadeout.experiments.execute import Stopped, check_interval, checked_device, execute
+from fadeout.experiments.report.formatting import last_line
 from fadeout.experiments.result import make_failure
 from fadeout.experiments.run import Run
 from fadeout.experiments.signals import asked_to_stop, held_back
@@ -50,6 +51,10 @@ def sweep(
             :func:`~fadeout.experiments.execute.execute`.
     """
     check_jobs(jobs)
+    if runs:  # what no run could do is said once, before any begins
+        check_interval(options.get("checkpoint_every", 0))
+        if backend == "processes":  # the nodes of a cluster have devices of their own
+            checked_device(options.get("device", "cpu"))
     records: dict[str, Record] = {}
     waiting = {run.hash: run for run in runs}
     lost: Counter[str] = Counter()
@@ -73,9 +78,10 @@ def sweep(
             except workers.deaths as error:
                 left = [run for run in batch if run.hash in waiting]
                 lost.update(run.hash for run in [run for run in left if _under_way(run, results)] or left)
+                why = f"its worker died {_HOPELESS} times: {_cause(error)}"
                 for run in [run for run in left if lost[run.hash] >= _HOPELESS]:
                     waiting.pop(run.hash)
-                    records[run.hash] = make_failure(run, f"its worker died {_HOPELESS} times: {error}")
+                    records[run.hash] = make_failure(run, why)
                     on_done(records[run.hash])
     if trouble:
         raise trouble[0]
@@ -112,6 +118,12 @@ def _permitted(results: Path) -> Iterator[Path]:
         at_end.callback(withdraw)
         at_end.enter_context(asked_to_stop(patient=False, on_first=withdraw))
         yield permit
+
+
+def _cause(death: BaseException) -> str:
+    """Why a worker died, in a line. What it raised itself is the last line of the traceback that it sent."""
+    said = str(death.__cause__ or death).strip().removesuffix('"""')
+    return " ".join(said.split()) if death.__cause__ is None else last_line(said)
 
 
 # One attempt ----------------------------------------------------------------------------------------------

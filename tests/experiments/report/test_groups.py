@@ -3,8 +3,8 @@
 from support import reports
 from support.reports import printed, record, section
 
+from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.groups import grids, marks
-from fadeout.experiments.report.statistics import group_runs
 
 
 def test_a_group_says_what_it_is():

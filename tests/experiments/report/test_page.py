@@ -9,8 +9,8 @@ from support import reports
 from support.reports import printed, record, section
 
 from fadeout.experiments.report import Section
+from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.page import markdown, page
-from fadeout.experiments.report.statistics import group_runs
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,7 @@ DAMAGED = {
     json.dumps({**record(1.0), "after": None}): 'no accuracy "after"',
     json.dumps({**record(1.0), "after": "high"}): "\"after\" is 'high'",
     json.dumps(record(1.0, sparsity=0.5) | {"run": {"sparsity": "half"}}): "\"sparsity\" is 'half'",
+    json.dumps(record(1.0) | {"run": {"epochs": "3"}}): "\"epochs\" is '3'",
 }
 
 

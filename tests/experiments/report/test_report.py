@@ -30,6 +30,13 @@ def test_the_default_file_is_named_after_the_format(tmp_path, monkeypatch):
     assert report(tmp_path).name == "report.html"
 
 
+def test_the_default_format_is_that_of_the_file(tmp_path):
+    write_lines(tmp_path / "cora.jsonl", [record(80.0)])
+    for name, start in (("r.md", "## "), ("r.html", "<!doctype html>"), ("r", "<!doctype html>")):
+        assert report(tmp_path, tmp_path / name).read_text(encoding="utf-8").startswith(start)
+    assert report(tmp_path, tmp_path / "r.md", format="html").read_text().startswith("<!doctype html>")
+
+
 def test_the_catalogue_says_how_experiments_are_shown_and_in_which_order():
     made = {"of my own": [record(70.0)], "cora": [record(80.0)], "imagenet": [record(60.0)]}
     sections = arrange(made)

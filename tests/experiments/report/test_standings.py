@@ -3,9 +3,9 @@
 import pytest
 from support.reports import record, section
 
+from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.page import markdown, page
 from fadeout.experiments.report.standings import find_standings
-from fadeout.experiments.report.statistics import group_runs
 from fadeout.experiments.report.tables import standings_table, table
 
 WHERE = "GCN on Cora, elements"

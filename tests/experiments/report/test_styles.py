@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 from support.reports import record, section
 
-from fadeout.experiments.report.statistics import group_runs
+from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.styles import COLOURS, METHODS, OTHER, STYLE
 
 

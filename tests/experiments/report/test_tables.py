@@ -2,7 +2,7 @@
 
 from support.reports import printed, record, section
 
-from fadeout.experiments.report.statistics import group_runs
+from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.tables import table
 
 

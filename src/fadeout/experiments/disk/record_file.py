@@ -20,7 +20,7 @@ VERSION = 2
 _NUMBERS = (
     *("before", "removed", "after", "top5", "seconds"),
     *("parameters", "parameters_left", "operations", "operations_left", "milliseconds", "milliseconds_left"),
-    *("sparsity", "a_min", "a_max", "width", "seed", "epochs_scale"),
+    *("sparsity", "a_min", "a_max", "width", "seed", "epochs", "epochs_scale", "steps"),
 )
 _TEXTS = ("data", "model", "structure", "method")
 

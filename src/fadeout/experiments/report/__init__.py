@@ -26,18 +26,21 @@ def arrange(found: dict[str, list[Record]]) -> list[Section]:
 
 
 def report(
-    results: Path, output: Path | None = None, *, format: Literal["html", "markdown"] = "html"
+    results: Path, output: Path | None = None, *, format: Literal["html", "markdown"] | None = None
 ) -> Path:
     """Write a report of all runs, beside the paper's values.
 
     Args:
         results: a folder with EXPERIMENT.jsonl files and HASH/result.json folders, or one such file.
         output: the file to write, by default report.html or report.md.
-        format: html is one page that needs no network; markdown has the tables, for a README.
+        format: html is one page that needs no network; markdown has the tables, for a README. By default
+            markdown for a file ``*.md``, and html for all others.
 
     Returns:
         The file that was written.
     """
+    if format is None:
+        format = "markdown" if output is not None and output.suffix == ".md" else "html"
     if format not in ("html", "markdown"):
         raise ValueError(f"the format of a report is html or markdown, got {format!r}")
     output = output or Path("report.html" if format == "html" else "report.md")

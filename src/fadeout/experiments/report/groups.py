@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fadeout.experiments.report.formatting import joined, length, number, percent, printed_name, strength
+from fadeout.experiments.report.formatting import joined, length, percent, printed_name, strength
 from fadeout.experiments.report.records import Record
+from fadeout.experiments.report.statistics import Estimate, Margin
 from fadeout.experiments.report.styles import METHODS, OTHER, Look
 
 METRICS = {
@@ -23,41 +24,6 @@ METRICS = {
 """And their titles, in the order of a table. In percent, but seconds and times; ``change`` is what removal
 did, ``decided`` how much of the training was over when 99 % of the final kept set were kept for good,
 ``faster`` the time of the dense network over that of what is left, where it was measured."""
-
-
-class Estimate(NamedTuple):
-    """A mean over seeds, and the standard deviation of a sample, which a single seed has not.
-
-    >>> str(Estimate(98.5, 0.25)), str(Estimate(98.5, None))
-    ('98.50 ± 0.25', '98.50')
-    """
-
-    mean: float
-    std: float | None
-
-    def __str__(self) -> str:
-        return joined(number(self.mean), number(self.std), by=" ± ")
-
-
-class Margin(NamedTuple):
-    """A method's accuracy less fadeout's, seed by seed: the mean, and half the width of its 95 % interval.
-
-    >>> str(Margin(-0.8, 0.5)), Margin(-0.8, 0.5).verdict, Margin(-0.4, 0.5).verdict
-    ('-0.80 ± 0.50', 'behind', 'level')
-    """
-
-    mean: float
-    half: float | None
-
-    def __str__(self) -> str:
-        return joined(number(self.mean, signed=True), number(self.half), by=" ± ")
-
-    @property
-    def verdict(self) -> str:
-        """Whether the method is ahead of fadeout, behind it, or neither for certain."""
-        if self.half is None:
-            return "one seed"
-        return "ahead" if self.mean > self.half else "behind" if self.mean < -self.half else "level"
 
 
 @dataclass(frozen=True)

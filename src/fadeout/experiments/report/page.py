@@ -8,10 +8,10 @@ from typing import Any
 
 from fadeout._checks import extra
 from fadeout.experiments.report import formatting
+from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.groups import anchor, grids, marks
 from fadeout.experiments.report.records import Section
 from fadeout.experiments.report.standings import find_standings
-from fadeout.experiments.report.statistics import group_runs
 from fadeout.experiments.report.styles import METHODS, OTHER
 from fadeout.experiments.report.tables import standings_table, table
 

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fadeout.experiments.report.formatting import joined
-from fadeout.experiments.report.groups import Group, Margin, alike
+from fadeout.experiments.report.groups import Group, alike
+from fadeout.experiments.report.statistics import Margin, paired_margin
 from fadeout.experiments.run import DEFAULTS, Common, Run
 
 _OURS = "auto"
@@ -81,17 +82,10 @@ def _accuracies(group: Group) -> dict[Any, float]:
 
 
 def _margin(group: Group, own: Group) -> Margin | None:
-    """Over the seeds that both have: the mean, and half of the interval of Student's t."""
+    """Over the seeds that both have."""
     theirs, ours = _accuracies(group), _accuracies(own)
     differences = [theirs[seed] - ours[seed] for seed in theirs if seed in ours]
-    if not differences:
-        return None
-    if len(differences) == 1:
-        return Margin(differences[0], None)
-    from scipy.special import stdtrit  # here: half a second that a report without rivals need not wait
-
-    width = float(stdtrit(len(differences) - 1, 0.975)) / math.sqrt(len(differences))
-    return Margin(fmean(differences), width * stdev(differences))
+    return paired_margin(differences) if differences else None
 
 
 def _budget(group: Group) -> float:

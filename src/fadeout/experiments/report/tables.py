@@ -89,10 +89,9 @@ def _row(group: Group, metrics: Sequence[str]) -> dict[str, Cell]:
         row[f"{title}, paper"] = Cell(number(theirs) or absent, theirs)
         less = group.difference(metric)
         row[f"{title}, difference"] = Cell(number(less, signed=True), less, "muted" if group.mark else "")
-        if metric == "after" and group.margin is not None:
-            row["against fadeout"] = Cell(str(group.margin), group.margin.mean)
-        elif metric == "after":
-            row["against fadeout"] = Cell()
+        if metric == "after":
+            margin = group.margin
+            row["against fadeout"] = Cell() if margin is None else Cell(str(margin), margin.mean)
     return row
 
 

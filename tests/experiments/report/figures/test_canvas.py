@@ -6,8 +6,8 @@ import pytest
 from support.reports import record, section
 
 from fadeout.experiments.report.figures.canvas import accuracy_axis, draw_svg, points, spread
-from fadeout.experiments.report.groups import Estimate
-from fadeout.experiments.report.statistics import group_runs
+from fadeout.experiments.report.group_runs import group_runs
+from fadeout.experiments.report.statistics import Estimate
 
 
 def test_an_svg_has_roles_for_colours_and_links_inside_the_page():

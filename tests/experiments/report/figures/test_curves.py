@@ -3,7 +3,7 @@
 from support.reports import record, section
 
 from fadeout.experiments.report.figures.curves import lines, looks
-from fadeout.experiments.report.statistics import group_runs
+from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.styles import METHODS
 
 

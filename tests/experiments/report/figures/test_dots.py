@@ -3,7 +3,7 @@
 from support.reports import printed, record, section
 
 from fadeout.experiments.report.figures.dots import dots
-from fadeout.experiments.report.statistics import group_runs
+from fadeout.experiments.report.group_runs import group_runs
 
 
 def test_a_figure_for_each_setup_with_the_papers_dots():

@@ -6,7 +6,7 @@ from support import reports
 from support.reports import printed, record, section
 
 from fadeout.experiments.report.figures.heat import heat_maps
-from fadeout.experiments.report.statistics import group_runs
+from fadeout.experiments.report.group_runs import group_runs
 
 
 def test_ours_and_the_papers_beside_each_other():

@@ -12,7 +12,8 @@ import numpy as np
 
 from fadeout._checks import extra
 from fadeout.experiments.report.formatting import count, joined
-from fadeout.experiments.report.groups import Estimate, Group, alike, marks
+from fadeout.experiments.report.groups import Group, alike, marks
+from fadeout.experiments.report.statistics import Estimate
 from fadeout.experiments.report.styles import COLOURS, STYLE, Look
 
 with extra("experiments"):
