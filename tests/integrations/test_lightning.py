@@ -262,6 +262,18 @@ def test_a_further_fit_keeps_the_zeros(pl, fit):
     assert not torch.equal(network.state_dict()["net.0.weight"], before["net.0.weight"])
 
 
+def test_another_network_is_pruned_anew(pl, fit):
+    callback = build()
+    fit(pl, module(pl), callback)
+    before, pruner = callback.masks, callback.pruner
+    other = module(pl)
+    torch.nn.init.normal_(other.net[0].weight)  # as in a cross-validation
+    fit(pl, other, callback)
+    assert callback.pruner is not pruner
+    assert callback.masks != before
+    assert left(other) == LEFT
+
+
 def test_compacted(pl, fit):
     network = module(pl, norm=True)
     structure = fadeout.Channels(torch.zeros(2, 16))

@@ -220,6 +220,16 @@ def test_a_further_training_keeps_the_zeros(model, trainer):
     assert sum(left(network, callback.masks).values()) == callback.masks.left
 
 
+def test_another_network_is_pruned_anew(model, trainer):
+    callback = build()
+    trainer(model(), callback).train()
+    before, pruner = callback.masks, callback.pruner
+    trainer(other := model(), callback, learning_rate=0.1).train()  # as in a search of hyperparameters
+    assert callback.pruner is not pruner
+    assert callback.masks != before
+    assert sum(left(other, callback.masks).values()) == callback.masks.left
+
+
 def _on_rank(rank, port, folder, model, trainer):
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port

@@ -3,9 +3,12 @@
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 
+from torch import nn
+
 from fadeout._checks import MissingExtraError
 from fadeout.masks import Masks
 from fadeout.pruners.pruner import Pruner
+from fadeout.torch_bridge.parameters import unwrap
 
 
 def needs(extra: str, package: str, oldest: str) -> None:
@@ -73,6 +76,11 @@ def check_resumed(saved: int, now: int, trainer: str) -> None:
             f"({trainer} differ): resume with the same ones. To train a network that is pruned already, load "
             "its weights alone, and keep the zeros with masks.hold(model, optimizer)"
         )
+
+
+def is_of(pruner: Pruner | None, model: nn.Module) -> bool:
+    """Whether a pruner is that of a network, and not of another that was trained before, as in a search."""
+    return pruner is not None and unwrap(pruner._model) is unwrap(model)
 
 
 def finish(pruner: Pruner) -> Masks | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fadeout.compaction.compact import compact as compacted
-from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
+from fadeout.integrations.common import agreed_steps, check_resumed, finish, is_of, needs
 from fadeout.masks import Masks
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.pruners.pruner import Pruner, asked_sparsity
@@ -34,7 +34,8 @@ class Fadeout(_lightning.Callback):
     state is part of every checkpoint, and ``fit(..., ckpt_path=...)`` goes on bit for bit. Removal comes at
     the end of ``fit``, where it changes nothing; averaged weights that a later callback puts there
     (``WeightAveraging``) get the masks too. Where training ends before the fade is complete (early stopping),
-    a warning says so, and nothing is removed. A further ``fit`` keeps the zeros.
+    a warning says so, and nothing is removed. A further ``fit`` keeps the zeros; another network
+    is pruned anew.
 
     Logged, for the progress bar and every logger: ``fadeout/sparsity`` (targeted now) and ``fadeout/factor``
     after each step, ``fadeout/fade`` after each epoch. A ``ModelCheckpoint`` may call a network best that is
@@ -80,9 +81,10 @@ class Fadeout(_lightning.Callback):
     # Steps --------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if self.masks is not None:  # this is a fine-tuning
+        if self.masks is not None and is_of(self.pruner, pl_module):  # this is a fine-tuning
             self._held = self.masks.hold(trainer.strategy.model, trainer.optimizers)
             return
+        self.masks = self.compacted = None
         if self.compact:
             self._example(pl_module)
         self._warn_of_checkpoints(trainer)

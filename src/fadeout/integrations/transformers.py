@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
+from fadeout.integrations.common import agreed_steps, check_resumed, finish, is_of, needs
 from fadeout.masks import Masks
 from fadeout.methods.swd import SelectiveWeightDecay
 from fadeout.pruners.pruner import Pruner, asked_sparsity
@@ -36,7 +36,8 @@ class FadeoutCallback(TrainerCallback):
     bit. Removal comes at the end, where it changes nothing, so that ``trainer.save_model()`` and
     ``model.save_pretrained()`` then write the pruned network; where training ends before the fade is
     complete, a warning says so, and nothing is removed. With ``load_best_model_at_end`` only checkpoints
-    count from which removal would change nothing. A further ``train()`` keeps the zeros.
+    count from which removal would change nothing. A further ``train()`` keeps the zeros, and a new network
+    (``model_init``, a search of hyperparameters) is pruned anew.
 
     Logged: ``fadeout_sparsity`` (targeted now), ``fadeout_factor`` and ``fadeout_fade``. They are in
     ``state.log_history`` and in what is printed. The reporters of ``report_to`` (TensorBoard, Weights &
@@ -83,9 +84,10 @@ class FadeoutCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model, optimizer = kwargs["model"], unwrap_optimizer(kwargs["optimizer"])
         saved = optimizer.param_groups[0].pop(_KEY, None)
-        if self.masks is not None:  # this is a fine-tuning
+        if self.masks is not None and is_of(self.pruner, model):  # this is a fine-tuning
             self._held = self.masks.hold(model, optimizer)
             return
+        self.masks = None
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError(
                 "load_best_model_at_end needs the state of the pruner at that checkpoint, which "
