@@ -120,7 +120,7 @@ def _attach_alone(model: nn.Module) -> None:
         parameters = named(model)
 
     _KEPT.append(other := Other())
-    step_pruner._ATTACHED.add(other)  # type: ignore[arg-type]
+    step_pruner._ATTACHED[id(other)] = other  # type: ignore[arg-type]
 
 
 _KEPT: list[Any] = []
@@ -130,5 +130,5 @@ def forget() -> None:
     from fadeout.pruners import step_pruner
 
     for other in _KEPT:
-        step_pruner._ATTACHED.discard(other)
+        step_pruner._ATTACHED.pop(id(other))
     _KEPT.clear()

@@ -9,6 +9,9 @@ import os
 import runpy
 import sys
 
+ABORTED_AT_ITS_END = "terminate called without an active exception"
+"""What such a process says, where a program must be run as it is."""
+
 
 def torchrun(program: str | os.PathLike[str], *arguments: str, size: int = 2) -> list[str]:
     """The command that runs a program on so many processes."""
