@@ -239,7 +239,7 @@ def cifar10_rivals() -> Iterator[Run]:
     channels = ("auto", "gmp", "greg", "hesso", "liu", "swd", "depgraph")
     for target, method in product((0.5, 0.75), channels):
         yield task(name, method=method, structure="channels", sparsity=target)
-    for seed, target, method in product((1, 2), (0.95, 0.9, 0.98), ("auto", "gmp_lamp", "acdc", "st3")):
+    for seed, target, method in product((1, 2), (0.95, 0.9, 0.98), ("auto", "gmp_lamp", "st3_lamp")):
         yield task(name, method=method, sparsity=target, seed=seed)
     for seed, target, method in product((1, 2), (0.5, 0.75), ("auto", "gmp", "greg")):
         yield task(name, method=method, structure="channels", sparsity=target, seed=seed)
