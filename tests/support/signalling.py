@@ -1,8 +1,10 @@
 """A program for test_signals.py: runs that get SIGINT and SIGTERM at random moments, and undisturbed ones.
 
 Nothing but the signals makes them save, so that without a checkpoint at each they would never come to an end.
+Every second signal waits until its run listens: how many come too early otherwise is up to the machine.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import torch
 from support.killing import RUNS, STOPPED, child, ended, finish, more_and_more, warm_up
+
+from fadeout.experiments import execute as execute_module
 
 SIGNALS = 40
 
@@ -27,7 +31,7 @@ def main(whole, broken):
         finish(run, whole)
         seconds = time.monotonic() - start
         while done["signals"] < SIGNALS and not ended(run, broken):
-            number = child(run, broken, every=1e9)
+            number = child_that_listens(run, broken) if done["signals"] % 2 else child(run, broken, every=1e9)
             time.sleep(random.uniform(0, seconds / 2))
             os.kill(number, random.choice([signal.SIGINT, signal.SIGTERM]))
             code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
@@ -41,6 +45,28 @@ def main(whole, broken):
         if done["signals"] >= SIGNALS:
             break
     print(json.dumps(done))
+
+
+def child_that_listens(run, results):
+    """A child, as soon as a signal makes it save."""
+    listens, says_so = os.pipe()
+    asked_to_stop = execute_module.asked_to_stop
+
+    @contextlib.contextmanager
+    def say_so(**options):
+        with asked_to_stop(**options) as stopping:
+            os.close(says_so)
+            yield stopping
+
+    def prepare():
+        os.close(listens)
+        execute_module.asked_to_stop = say_so
+
+    number = child(run, results, prepare, every=1e9)
+    os.close(says_so)
+    os.read(listens, 1)  # until it is closed there, too
+    os.close(listens)
+    return number
 
 
 def saved(folder):
