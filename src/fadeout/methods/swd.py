@@ -203,15 +203,16 @@ class SelectiveWeightDecay(Pruner):
             self.check_finite()
             self._latents.rest()
         else:
-            dose = self._fade.now(self._clock, self.groups())  # how many, and how strongly
+            clock = self._clock
+            dose = self._fade.now(clock, self.groups())  # how many, and how strongly
             sparsity = self._sparsity_at(dose.share)
             if self._latents is not None:
-                self._latents.damp(self.progress)
+                self._latents.damp(clock.progress)
             targets = self._affected(sparsity)  # which
             if self._latents is not None:
                 self._latents.leave(targets)
                 self._sparsity_before = sparsity
-                if self._fade.settles(self.progress, self.steps) and sparsity == self.final_sparsity:
+                if self._fade.settles(clock.progress, clock.steps) and sparsity == self.final_sparsity:
                     self._latents.settle()
                     self._scores.gone = self._latents.held
             else:
@@ -284,9 +285,11 @@ class SelectiveWeightDecay(Pruner):
     def share(self) -> float:
         return self._fade.target(self.progress, self.steps)
 
-    def _targeted(self, sparsity: float, share: float) -> float:
+    def _sparsity_at(self, share: float) -> float:
+        if callable(self.sparsity):
+            return super()._sparsity_at(share)
         grows = self.structure.gradual or self._fade.latent  # under a threshold nothing fades slowly
-        return self._fade.targeted(sparsity, share if grows else 1.0)
+        return self._fade.targeted(self.sparsity, share if grows else 1.0)
 
     def _check_groups(self, groups: dict[str, dict[str, Any]]) -> None:
         for name, group in groups.items():

@@ -242,11 +242,7 @@ class Pruner(StepPruner):
         if callable(self.sparsity):
             progress = self._clock.progress
             return in_range(self.sparsity(progress), progress)
-        return self._targeted(self.sparsity, share)
-
-    def _targeted(self, sparsity: float, share: float) -> float:
-        """The part of a final sparsity that is targeted when the target has grown so far."""
-        return sparsity * share
+        return self.sparsity * share
 
     def _choose(self, sparsity: float) -> Mapping[str, Target]:
         """The targeted weights at a sparsity; raises, on all processes, where one is not finite."""
