@@ -5,20 +5,9 @@ from typing import Any
 import torch
 from torch import fx
 
-_MAKERS = (
-    *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.zeros),
-    *(
-        torch.as_tensor,
-        torch.scalar_tensor,
-        torch.tensor,
-        torch.rand,
-        torch.randint,
-        torch.randn,
-        torch.randperm,
-        torch.tril_indices,
-        torch.triu_indices,
-    ),
-)
+_NAMES = """arange as_tensor empty eye full linspace ones rand randint randn randperm scalar_tensor tensor
+    tril_indices triu_indices zeros"""
+_MAKERS = tuple(getattr(torch, name) for name in _NAMES.split())
 
 
 class Retracer(fx.Tracer):
