@@ -151,12 +151,7 @@ def structured_grid() -> Iterator[Run]:
     """Channels at 75 and 90 %."""
     for target, (a_max, a_min) in product((0.75, 0.9), _published("structured-grid")):
         yield _collapsing(
-            "resnet20-cifar10",
-            method="swd",
-            structure="channels",
-            sparsity=target,
-            a_min=a_min,
-            a_max=a_max,
+            "resnet20-cifar10", method="swd", structure="channels", sparsity=target, a_min=a_min, a_max=a_max
         )
 
 

@@ -187,15 +187,13 @@ class Run(_Options, Common):
         phases = method.phases(**{name: getattr(self, name) for name in method.fields})
         if self.extra_epochs:
             phases.append(Phase("extra", self.extra_epochs))
-        return [replace(phase, epochs=self._scaled(phase.epochs)) for phase in phases]
+        # at least one epoch, but of a removal alone, which has none
+        return [replace(p, epochs=max(round(p.epochs * self.epochs_scale), min(p.epochs, 1))) for p in phases]
 
     @property
     def total_epochs(self) -> int:
         """Of all its phases, fine-tuning included."""
         return sum(phase.epochs for phase in self.phases())
-
-    def _scaled(self, epochs: int) -> int:
-        return max(1, round(epochs * self.epochs_scale)) if epochs else 0
 
     @property
     def network(self) -> str:

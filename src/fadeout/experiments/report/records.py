@@ -7,8 +7,6 @@ from typing import Any
 
 from fadeout.experiments.disk.record_file import Record, check, read_record, read_records
 
-KINDS = ("curve", "grid", "table")
-
 
 @dataclass(frozen=True)
 class Section:
@@ -25,10 +23,6 @@ class Section:
     kind: str
     records: Sequence[Record]
     published: Sequence[Any] = ()
-
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"the kind of an experiment is one of {', '.join(KINDS)}, got {self.kind!r}")
 
 
 def read(results: Path) -> dict[str, list[Record]]:
