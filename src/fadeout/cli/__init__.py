@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _interrupt.raise_again()
         _accept_all_characters()
         with warnings.catch_warnings():
-            warnings.showwarning = _say_warning
+            warnings.showwarning = lambda message, *where: _say(str(message))
             _run([word for word in words if word != "--traceback"])
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -149,7 +149,3 @@ def _turn_away_output() -> None:
 def _turn_away(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):  # it has no file, or that is closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _say_warning(message: Warning | str, *where: object) -> None:
-    _say(str(message))

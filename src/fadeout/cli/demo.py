@@ -10,15 +10,7 @@ import torch
 from fadeout._checks import extra
 from fadeout.cli.display import Display
 from fadeout.experiments.data import digits
-from fadeout.experiments.demo import (
-    Outcome,
-    Settings,
-    Shrunk,
-    compare,
-    shrink,
-    shrunk_cells,
-    shrunk_headings,
-)
+from fadeout.experiments.demo import Outcome, Settings, Shrunk, compare, shrink, shrunk_cells, shrunk_headings
 from fadeout.experiments.demo.report import results, write_report, write_results
 from fadeout.experiments.report.figures.demo import write_figure
 from fadeout.experiments.report.formatting import percent

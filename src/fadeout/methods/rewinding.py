@@ -19,11 +19,5 @@ def rewinding(
 
 
 REWINDING = Method(
-    "rewinding",
-    rewinding,
-    label="LR rewinding",
-    colour="#3aa7dc",
-    dark_colour="#5fdcff",
-    marker="P",
-    order=4,
+    "rewinding", rewinding, label="LR rewinding", colour="#3aa7dc", dark_colour="#5fdcff", marker="P", order=4
 )

@@ -154,11 +154,5 @@ def st3_lamp(epochs: int, sparsity: float, structure: str) -> list[Phase]:
 
 METHOD = Method("st3", st3, label="ST-3", colour="#513463", dark_colour="#b6e07d", marker="$♠$", order=6)
 BY_LAMP = Method(
-    "st3_lamp",
-    st3_lamp,
-    label="ST-3, LAMP",
-    colour="#8a5fa8",
-    dark_colour="#e3f5c8",
-    marker="$♤$",
-    order=6,
+    "st3_lamp", st3_lamp, label="ST-3, LAMP", colour="#8a5fa8", dark_colour="#e3f5c8", marker="$♤$", order=6
 )
