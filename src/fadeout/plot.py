@@ -1,4 +1,4 @@
-"""Pictures of a pruning, one call each: of a live pruner's history, of masks, or of what runs left behind.
+"""Figures of a pruning, one call each: of a live pruner's history, of masks, or of what runs left behind.
 
 They need matplotlib, ``pip install "fadeout[plot]"``. Each draws into ``axes``, by default those of a new
 figure, and returns them: ``plot.layers(masks).figure.savefig("layers.png")``.
