@@ -176,20 +176,12 @@ def layers(
         from fadeout.experiments.report.styles import COLOURS, METHODS
 
         shares = [100 * left / total for _, left, total in rows]
-        here.barh(range(len(rows)), shares, color=METHODS["auto"].light, height=0.7)
+        bars = here.barh(range(len(rows)), shares, color=METHODS["auto"].light, height=0.7)
         here.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         here.invert_yaxis()
         here.set_xlim(0, 1.3 * max(shares))
-        for number, (share, (_, left, _)) in enumerate(zip(shares, rows, strict=True)):
-            here.annotate(
-                f"{share:.3g} %, {left:,}",
-                (share, number),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                color=COLOURS["soft"],
-            )
+        labels = [f"{share:.3g} %, {left:,}" for share, (_, left, _) in zip(shares, rows, strict=True)]
+        here.bar_label(bars, labels, padding=4, fontsize=8, color=COLOURS["soft"])
         left, total = sum(left for _, left, _ in rows), sum(total for *_, total in rows)
         here.set_xlabel(f"weights left, %; in all {100 * left / total:.3g} %, {left:,} of {total:,}")
         here.set_title("What stays by layer")

@@ -190,11 +190,8 @@ def reproduce(
     if watch:
         _finish(experiment, results, _watch(board, say))
         return
-    if (
-        backend == "processes"
-        and todo.finished < len(todo.runs)
-        and len({one.data for one in todo.runs}) == 1
-    ):
+    begins = backend == "processes" and todo.finished < len(todo.runs)
+    if begins and len({one.data for one in todo.runs}) == 1:
         build_data(todo.runs[0], data_dir)  # a missing data set is said once, before anything starts
     try:
         with board:

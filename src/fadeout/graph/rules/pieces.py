@@ -25,11 +25,7 @@ class Concatenated(Rule):
         dim = dim % len(a.shape(node)) if isinstance(dim, int) else None
         if known and dim is not None and all(flow.axis == dim for flow in known):
             a.follow(node, dim, torch.cat([self._values(part, dim, a) for part in parts]))
-        elif (
-            len(known) == len(parts)
-            and len({(flow.axis, flow.width) for flow in known}) == 1
-            and dim is not None
-        ):
+        elif dim is not None and len(known) == len(parts) and len({(f.axis, f.width) for f in known}) == 1:
             values = torch.stack([flow.constant for flow in known])
             same = (values == values[:1]).all(0)
             a.follow(node, known[0].axis, torch.where(same, values[0], math.nan))
@@ -81,9 +77,7 @@ class Split(Rule):
         pieces = self.pieces(node, a)
         if pieces is None and not self.is_beside(node, a):
             super().needs(node, a)
-        elif (
-            pieces is not None and a.keep_forward
-        ):  # which divides into equal numbers: all pieces keep the same ones
+        elif pieces is not None and a.keep_forward:  # equal numbers: all pieces keep the same ones
             needed = a.flows[source(node)].needed
             a.grow(source(node), needed.view(len(pieces), -1).any(0).repeat(len(pieces)))
 
