@@ -154,8 +154,7 @@ def _read(path: str | os.PathLike[str], start: int) -> dict[str, Any]:
     if not Path(path).exists():
         raise ValueError(f"{path} is missing: the training that is resumed was begun without Fadeout")
     saved = torch.load(path, map_location="cpu", weights_only=True)
-    oldest = start - 1 if "updates" in saved else start  # what was written before that knows less
-    if not oldest <= saved["epoch"] + 1 <= start:
+    if saved["epoch"] + 1 not in (start - 1, start):
         raise ValueError(
             f"{path} is of epoch {saved['epoch'] + 1}, and last.pt of epoch {start}: they belong together"
         )
