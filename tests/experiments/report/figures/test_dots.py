@@ -21,6 +21,14 @@ def test_a_figure_for_each_setup_with_the_papers_dots():
     assert "GMP" not in drawn[1].svg
 
 
+def test_long_names_are_broken_into_lines():
+    run = {"method": "variant", "sparsity": 0.998, "validation": True}
+    made = [record(80.0, fade=f"latents {how}", **run) for how in ("at half of the pace", "from 0.05")]
+    (plot,) = dots(group_runs(section(made)), "salt")  # longer than the figure is wide, they left it no room
+    assert "variant of the fade, 99.8 % removed, fade latents from 0.05,</text>" in plot.svg
+    assert "tested on held-out training data</text>" in plot.svg
+
+
 def test_seconds_where_the_paper_has_them():
     (plot,) = dots(
         group_runs(section([record(80.0, epochs=10)], [printed("swd", 0.9, 2.0, "seconds")])), "salt"

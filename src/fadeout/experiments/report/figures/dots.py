@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from textwrap import fill
 
 from fadeout._checks import extra
 from fadeout.experiments.report.figures import canvas
@@ -19,13 +20,26 @@ def dots(groups: Sequence[Group], salt: str) -> list[Plot]:
     metric = "seconds" if any("seconds" in group.published for group in groups) else "after"
     shown = [group for group in groups if group.done or group.published.get(metric) is not None]
     draw = partial(_draw_dots, metric=metric)
-    return canvas.plot_setups(shown, draw, lambda here: 0.8 + 0.38 * len(here), salt)
+    return canvas.plot_setups(shown, draw, _height, salt)
+
+
+def _height(groups: Sequence[Group]) -> float:
+    lines = 1 + max(name.count("\n") for name in _names(groups))
+    return 0.8 + (0.24 + 0.14 * lines) * len(groups)
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    """What stands above each row, in lines that fit into the width."""
+    mixed = len({group.mark for group in groups if group.records}) > 1
+    return [fill(joined(group.title, group.mark if mixed else ""), _WIDTH) for group in groups]
+
+
+_WIDTH = 62  # characters
 
 
 def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
-    mixed = len({group.mark for group in groups if group.records}) > 1
     values = []
-    for row, group in enumerate(groups):
+    for row, (group, name) in enumerate(zip(groups, _names(groups), strict=True)):
         estimate, theirs = group.estimates.get(metric), group.published.get(metric)
         if theirs is not None:
             points(axes, [theirs], [row], group.look, [group], hollow=True, zorder=3)
@@ -35,7 +49,6 @@ def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
             axes.errorbar([estimate.mean], [row], None, bars, "none", elinewidth=1.2, ecolor=look.light)
             points(axes, [estimate.mean], [row], look, [group], zorder=4)
             values.append(estimate.mean)
-        name = joined(group.title, group.mark if mixed else "")
         # above its dot, so that the axis has the whole width
         axes.text(0, row - 0.22, name, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8.5)
     if metric == "after":
