@@ -5,8 +5,10 @@ import importlib
 import importlib.util
 import sys
 from importlib.metadata import PackageNotFoundError
+from typing import Any
 
 import pytest
+import torch
 
 import fadeout
 from fadeout._checks import MissingExtraError
@@ -57,3 +59,10 @@ def test_a_version_that_is_too_old(load, name, old, needed):
 def test_others_that_there_are_not():
     with pytest.raises(AttributeError, match="lightning, transformers, ultralytics; not 'keras'"):
         _ = fadeout.integrations.keras
+
+
+def test_a_dense_run_ends_as_others_do():
+    network = torch.nn.Linear(2, 2)
+    pruner: Any = fadeout.NoPruning(network, None, sparsity=0.5, steps=1)
+    assert common.is_of(pruner, network)
+    assert common.finish(pruner) == fadeout.Masks({})

@@ -331,6 +331,22 @@ def test_another_method(pl, fit):
     assert left(network) == LEFT
 
 
+def test_a_dense_run_is_resumed_and_ends(pl, fit, tmp_path):
+    saving = checkpoints(pl, tmp_path, every_n_train_steps=20, save_top_k=-1)
+    with pytest.raises(KilledError):
+        fit(
+            pl,
+            module(pl),
+            build(method=fadeout.NoPruning),
+            saving,
+            stop_at(pl, 25),
+            enable_checkpointing=True,
+        )
+    callback = build(method=fadeout.NoPruning)
+    fit(pl, module(pl), callback, ckpt_path=tmp_path / "step=20.ckpt")
+    assert callback.masks == fadeout.Masks({})
+
+
 def test_fabric(pl):
     """Its wrappers of networks and optimizers are seen through."""
     fabric = importlib.import_module("lightning.fabric").Fabric(accelerator="cpu", devices=1)

@@ -47,7 +47,8 @@ class Fadeout(_lightning.Callback):
         steps: only for manual optimization, where the Trainer cannot know: how often all optimizers step.
         compact: leave the smaller network in ``compacted``. The example comes from the structure, or from the
             module's ``example_input_array``.
-        method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`.
+        method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`, or, for a
+            dense run, :class:`fadeout.NoPruning`.
         arguments: for the pruner: ``structure``, ``criterion``, ``fade``, ``prunable``.
 
     >>> import lightning.pytorch as pl

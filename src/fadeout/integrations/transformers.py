@@ -48,7 +48,8 @@ class FadeoutCallback(TrainerCallback):
         sparsity: the fraction to remove, of the weights that take part; the structure may say it, as
             ``NM(2, 4)`` does.
         steps: only checked against the Trainer's own number.
-        method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`.
+        method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`, or, for a
+            dense run, :class:`fadeout.NoPruning`.
         arguments: for the pruner: ``structure``, ``criterion``, ``fade``, ``prunable``. By default weights of
             two or more dimensions take part, but neither embeddings nor the output head.
 

@@ -43,7 +43,8 @@ class Fadeout:
         compact: leave the smaller network in ``compacted``, cut out of the average, for
             :func:`fadeout.export.onnx` or :func:`fadeout.save`. The example comes from the structure, or is
             an image of the size trained with.
-        method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`.
+        method: what makes the pruner, such as :class:`fadeout.methods.GradualMagnitudePruning`, or, for a
+            dense run, :class:`fadeout.NoPruning`.
         arguments: for the pruner: ``structure``, ``criterion``, ``fade``, ``prunable``.
 
     >>> from ultralytics import YOLO

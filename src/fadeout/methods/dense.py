@@ -21,9 +21,11 @@ class NoPruning:
     sparsity_now = 0.0
     factor_now = 1.0
     fade = 0.0
+    complete = True
 
-    def __init__(self, *args: object, **kwargs: object):
-        pass
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._model = args[0] if args else kwargs.get("model")
+        self.steps = kwargs.get("steps", 0)
 
     def masks(self) -> Masks:
         """No masks: everything stays."""
@@ -44,8 +46,8 @@ class NoPruning:
         """Does nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """An empty state."""
-        return {}
+        """The number of steps, which callbacks of trainers compare."""
+        return {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Reads nothing."""
