@@ -3,9 +3,13 @@
 import math
 
 import matplotlib
+import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from support.reports import record, section
 
+from fadeout.experiments.report.figures.canvas import points
 from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.styles import COLOURS, METHODS, OTHER, STYLE
 
@@ -17,6 +21,22 @@ def test_every_method_has_a_look_of_its_own():
     assert len(set(COLOURS.values())) == len(COLOURS)  # or a page could not exchange them one by one
     (group,) = group_runs(section([record(80.0, method="no such method")]))
     assert (group.look, group.label) == (OTHER, "no such method")
+
+
+def test_every_mark_is_seen():
+    figure = Figure(figsize=(9, 0.3), dpi=300)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(-0.5, 29.5), ylim=(-1, 1))
+    group = group_runs(section([record(80.0)]))
+    looks = [*METHODS.values(), OTHER]
+    for number, look in enumerate(looks):
+        points(axes, [number], [0.0], look, group, zorder=3)
+    figure.canvas.draw()
+    image = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
+    for number, look in enumerate(looks):
+        colour = [int(look.light[i : i + 2], 16) for i in (1, 3, 5)]
+        own = (np.abs(image[:, 90 * number : 90 * (number + 1)] - colour).max(-1) < 40).sum()
+        assert own >= 100, look
 
 
 MAIN = ("auto", "swd", "gmp", "han", "liu", "rewinding", "one_shot", "dense")

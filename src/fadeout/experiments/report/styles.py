@@ -17,6 +17,11 @@ class Look:
     """The colour on a dark page."""
     marker: str
 
+    @property
+    def rim(self) -> str:
+        """The colour around its filled marks: the page's; a thin one would vanish in it, and has its own."""
+        return self.light if self.marker.startswith(("$", "*")) else COLOURS["paper"]
+
 
 OTHER = Look("other", "#747c8a", "#8f98a8", "h")
 """For a method that only the paper has."""

@@ -5,7 +5,7 @@ import math
 import pytest
 from support.reports import record, section
 
-from fadeout.experiments.report.figures.canvas import accuracy_axis, draw_svg, points, spread
+from fadeout.experiments.report.figures.canvas import accuracy_axis, draw_svg, legend, points, spread
 from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.statistics import Estimate
 
@@ -26,6 +26,16 @@ def test_an_svg_has_roles_for_colours_and_links_inside_the_page():
         assert absent not in svg.replace("http://www.w3.org", "")
     assert draw_svg((2, 2), draw, "what <it> shows", groups) == svg
     assert draw_svg((2, 2), draw, "what <it> shows", groups, "another salt") != svg
+
+
+@pytest.mark.parametrize(("lines", "height"), [(3, 2.0), (13, 2.0 + 0.19 * 23)])
+def test_a_figure_grows_with_its_legend(lines, height):
+    def draw(axes):
+        for number in range(lines):  # each in a row of its own, or in two
+            axes.plot([], [], label=f"{number} " + "what sets it apart " * (4 if lines > 3 else 2))
+        legend(axes)
+
+    assert f'viewBox="0 0 288 {72 * height:g}"' in draw_svg((4, 2), draw)
 
 
 def test_bars_end_at_the_limit():

@@ -1,5 +1,9 @@
 """The dots of a table."""
 
+import re
+from dataclasses import replace
+
+import pytest
 from support.reports import printed, record, section
 
 from fadeout.experiments.report.figures.dots import dots
@@ -21,12 +25,16 @@ def test_a_figure_for_each_setup_with_the_papers_dots():
     assert "GMP" not in drawn[1].svg
 
 
-def test_long_names_are_broken_into_lines():
-    run = {"method": "variant", "sparsity": 0.998, "validation": True}
-    made = [record(80.0, fade=f"latents {how}", **run) for how in ("at half of the pace", "from 0.05")]
-    (plot,) = dots(group_runs(section(made)), "salt")  # longer than the figure is wide, they left it no room
-    assert "variant of the fade, 99.8 % removed, fade latents from 0.05,</text>" in plot.svg
-    assert "tested on held-out training data</text>" in plot.svg
+def test_a_long_name_takes_two_lines_and_more_room():
+    groups = group_runs(section([record(80.0), record(82.0, method="gmp")]))
+    (short,) = dots(groups, "salt")
+    (long,) = dots([replace(group, note="tested " * 8 + "last") for group in groups], "salt")
+    assert "GMP, 90 % removed</text>" in short.svg
+    assert "tested tested last</text>" in long.svg
+    height = {
+        plot: float(re.search(r'viewBox="0 0 \S+ ([\d.]+)"', plot.svg)[1]) / 72 for plot in (short, long)
+    }
+    assert height == {short: pytest.approx(0.8 + 2 * 0.38), long: pytest.approx(0.8 + 2 * 0.52)}
 
 
 def test_seconds_where_the_paper_has_them():

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
@@ -93,7 +94,7 @@ def _said(group: Group) -> str:
 
 def points(axes: Axes, x: Numbers, y: Numbers, look: Look, groups: Groups, *, hollow=False, zorder: float):
     """Filled marks, ours, or hollow ones, the paper's, each with a link to its group."""
-    fill, edge = (COLOURS["paper"], look.light) if hollow else (look.light, COLOURS["paper"])
+    fill, edge = (COLOURS["paper"], look.light) if hollow else (look.light, look.rim)
     links = [f"#{group.anchor}" if group.anchor else None for group in groups]
     marks: dict[str, Any] = {"marker": look.marker, "facecolors": fill, "edgecolors": edge, "urls": links}
     if links:
@@ -107,12 +108,15 @@ def spread(estimates: Sequence[Estimate], limit: float = 100.0) -> list[list[flo
 
 
 def legend(axes: Axes) -> None:
-    """What the lines are, below the figure, in as many columns as fit."""
+    """What the lines are, below the figure, in as many columns as fit; beyond three rows the figure grows."""
     handles, labels = axes.get_legend_handles_labels()
-    figure = axes.get_figure()
-    if handles and figure is not None:
+    figure = axes.figure
+    if handles:
         longest = max(map(len, labels))
         columns = 3 if longest < 15 else 2 if longest < 26 else 1
+        labels = [textwrap.fill(label, 54) for label in labels]
+        rows = sum(label.count("\n") + 1 for label in labels) / columns
+        figure.set_figheight(figure.get_figheight() + 0.19 * max(0.0, rows - 3))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 

@@ -9,7 +9,7 @@ from fadeout.experiments.report.figures import canvas
 from fadeout.experiments.report.figures.canvas import Plot, points
 from fadeout.experiments.report.formatting import joined, strength
 from fadeout.experiments.report.groups import Group, alike
-from fadeout.experiments.report.styles import COLOURS, METHODS, OTHER, Look
+from fadeout.experiments.report.styles import METHODS, OTHER, Look
 
 with extra("experiments"):
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
         bars = canvas.spread(estimates)
         axes.errorbar(x, y, bars, fmt="none", elinewidth=1.2, ecolor=look.light, zorder=front)
         axes.plot(x, y, color=look.light, linewidth=1.8, zorder=front)
-        axes.plot([], [], **key, linewidth=1.8, markeredgecolor=COLOURS["paper"], label=name)
+        axes.plot([], [], **key, linewidth=1.8, markeredgecolor=look.rim, label=name)
         points(axes, x, y, look, ours, zorder=front + 1)
 
 

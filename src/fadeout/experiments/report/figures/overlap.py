@@ -8,7 +8,6 @@ from fadeout._checks import extra
 from fadeout.experiments.report.figures.canvas import Plot, legend, plot_setups
 from fadeout.experiments.report.figures.curves import lines, looks
 from fadeout.experiments.report.groups import Group, alike
-from fadeout.experiments.report.styles import COLOURS
 
 with extra("experiments"):
     from matplotlib.axes import Axes
@@ -37,7 +36,7 @@ def _draw_overlaps(axes: Axes, groups: list[Group]) -> None:
         x, y = 100 * np.mean([run for run in runs if len(run) == len(runs[0])], 0).T  # over the seeds
         front = 4 if members[0].method == "auto" else 3
         axes.plot(x, y, color=look.light, linewidth=1.8, zorder=front, label=name)[0].set(
-            marker=look.marker, markevery=max(1, len(x) // 8), markeredgecolor=COLOURS["paper"], clip_on=False
+            marker=look.marker, markevery=max(1, len(x) // 8), markeredgecolor=look.rim, clip_on=False
         )
     axes.set(
         xlim=(0, 100),
