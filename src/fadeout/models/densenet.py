@@ -8,7 +8,7 @@ from fadeout._arguments import Count, checked
 
 
 class DenseLayer(nn.Module):
-    """Batch-norm, rectifier and convolution make new maps, which join the old ones."""
+    """Batch-norm, ReLU and convolution make new maps, which join the old ones."""
 
     def __init__(self, inputs: int, growth: int):
         super().__init__()

@@ -29,7 +29,7 @@ class LeNet5(nn.Module):
 
 
 def lenet5(num_classes: int = 10) -> LeNet5:
-    """LeNet-5 with rectifiers and maximum pooling, PyTorch's default initialisation.
+    """LeNet-5 with ReLUs and max-pooling, PyTorch's default initialisation.
 
     >>> sum(p.numel() for p in lenet5().parameters())
     61706

@@ -9,7 +9,7 @@ from fadeout._arguments import Count, checked
 
 @checked
 class SmallCNN(nn.Module):
-    """Two convolutions and two linear layers with rectifiers: 38,282 parameters without norms."""
+    """Two convolutions and two linear layers with ReLUs: 38,282 parameters without norms."""
 
     def __init__(self, num_classes: Count = 10, norm: bool = False):
         super().__init__()

@@ -27,13 +27,13 @@ def one_by_one(x, generator, padding):
     """The same in a loop over the images."""
     count, channels, height, width = x.shape
     top, left = torch.randint(2 * padding + 1, (2, count), generator=generator).tolist()
-    mirrored = (torch.rand(count, generator=generator) < 0.5).tolist()
+    flipped = (torch.rand(count, generator=generator) < 0.5).tolist()
     result = torch.zeros_like(x)
     for n in range(count):
         wide = torch.zeros(channels, height + 2 * padding, width + 2 * padding, dtype=x.dtype)
         wide[:, padding : padding + height, padding : padding + width] = x[n]
         crop = wide[:, top[n] : top[n] + height, left[n] : left[n] + width]
-        result[n] = crop.flip(2) if mirrored[n] else crop
+        result[n] = crop.flip(2) if flipped[n] else crop
     return result
 
 
@@ -101,13 +101,13 @@ def test_the_centre_is_taken_where_no_random_box_fits(size, box):
     assert _random_box(*size, Largest()) == box
 
 
-def test_random_crops_are_mirrored_every_second_time(tmp_path):
+def test_random_crops_are_flipped_every_second_time(tmp_path):
     pixels = np.zeros((64, 64, 3), np.uint8)
     pixels[:] = (np.arange(64) * 4)[:, None]
     Image.fromarray(pixels).save(tmp_path / "gradient.png")
     crops = [read_crop(str(tmp_path / "gradient.png"), 16, seed) for seed in range(200)]
-    mirrored = sum(bool(crop[0, 0, 0] > crop[0, 0, -1]) for crop in crops)
-    assert 75 < mirrored < 125
+    flipped = sum(bool(crop[0, 0, 0] > crop[0, 0, -1]) for crop in crops)
+    assert 75 < flipped < 125
 
 
 @pytest.mark.parametrize("size", [(1, 1_000_000), (1_000_000, 1)])

@@ -53,7 +53,7 @@ _NORMALISE_100 = normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 def cifar10(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """CIFAR-10 as bytes (N, 3, 32, 32), normalised when a batch is taken, moved and mirrored for training."""
+    """CIFAR-10 as bytes (N, 3, 32, 32), normalised by the batch, cropped and flipped for training."""
     return _load(CIFAR10, directory, b"labels", 10, _NORMALISE_10)
 
 
@@ -63,7 +63,7 @@ def cifar100(directory: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def cifar100_sample(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """A part of CIFAR-100 that somebody has placed in ``cifar-100-sample``, for trials."""
+    """A part of CIFAR-100 that you have put into ``cifar-100-sample``, for trials."""
     return _load(CIFAR100_SAMPLE, directory, b"fine_labels", 100, _NORMALISE_100)
 
 

@@ -23,7 +23,7 @@ _SUFFIXES = (".jpeg", ".jpg", ".png")
 class ImageFolder(Dataset):
     """Images that stay in their files: ``train_x`` and ``test_x`` are numbers in the list of files.
 
-    Training batches are random parts of the images, resized, mirrored or not; test batches their centres.
+    Training batches are random parts of the images, resized, flipped or not; test batches their centres.
 
     Args:
         classes: the names of the classes; a label is a number in this list.

@@ -22,7 +22,7 @@ IMAGENET_SAMPLE = Source(
 
 
 def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> ImageFolder:
-    """ImageNet: random resized crops and mirroring for training, the centre for the test.
+    """ImageNet: random resized crops and flips for training, the centre crop for the test.
 
     Images have ``size`` by ``size`` pixels. Labels are the positions of the classes in the sorted list of the
     training part's folders.
@@ -31,5 +31,5 @@ def imagenet(directory: str | os.PathLike[str] | None = None, *, size: int = 224
 
 
 def imagenet_sample(directory: str | os.PathLike[str] | None = None, *, size: int = 224) -> ImageFolder:
-    """A part of ImageNet that somebody has placed in ``imagenet-sample``, for trials."""
+    """A part of ImageNet that you have put into ``imagenet-sample``, for trials."""
     return read_folder(obtain(IMAGENET_SAMPLE, directory), size)

@@ -35,24 +35,24 @@ def normalise(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tens
 
 
 def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
-    """Move images (N, C, H, W) by up to ``padding`` pixels, black where they were, and mirror every second.
+    """Random crops of images (N, C, H, W) padded by ``padding`` black pixels, every second one flipped.
 
     >>> crop_and_flip(torch.ones(2, 3, 32, 32, dtype=torch.uint8), Generator().manual_seed(0)).shape
     torch.Size([2, 3, 32, 32])
     """
     count, _, height, width = x.shape
     top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)
-    mirrored = torch.rand(count, generator=generator) < 0.5
+    flipped = torch.rand(count, generator=generator) < 0.5
     # all the crops of a padded image as one view, from which each takes its own
     crops = F.pad(x, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     x = crops[torch.arange(count), :, top, left]
-    return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
+    return torch.where(flipped.view(-1, 1, 1, 1), x.flip(3), x)
 
 
 def read_crop(path: str, size: int, seed: int | None = None) -> Tensor:
     """A part of an image as bytes (3, size, size), also if it is grey-scale or CMYK.
 
-    For training, a random part of random size and proportions, resized, and mirrored every second time. For
+    For training, a random part of random size and proportions, resized, and flipped every second time. For
     the test, the centre of the image, whose shorter side is resized to 256, or in proportion if ``size`` is
     not 224.
 
