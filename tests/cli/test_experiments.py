@@ -75,6 +75,8 @@ def test_run_trains_prunes_and_says_what_came_of_it(fadeout, tmp_path):
     )
     again = fadeout("run", "--method", "gmp", *SHORT)  # digits is what is meant where no task is named
     assert again[1].splitlines()[-1] == output.splitlines()[-1]  # read, not repeated: the seconds are equal
+    assert f"in runs/{run.hash}\n" in output
+    assert f"in runs/{run.hash}, finished before\n" in again[1]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,8 @@ def test_a_signal_says_where_the_state_is(fadeout, monkeypatch, number):
     name = task("digits", epochs=2, steps=2).hash
     wanted = f"fadeout: stopped; its state is in runs/{name}, and the same command goes on\n"
     assert (code, complaint) == (130, wanted)
-    assert fadeout("run", "digits", *SHORT)[0] == 0
+    code, output, _ = fadeout("run", "digits", *SHORT)
+    assert (code, f"in runs/{name}, resumed\n" in output) == (0, True)
 
 
 @pytest.mark.slow

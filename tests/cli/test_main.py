@@ -18,6 +18,7 @@ def test_help_lists_the_commands(run, arguments):
     code, output, complaint = run(*arguments)
     assert (code, complaint) == (0, "")
     assert "demo" in output
+    assert "--version" in output
     assert "handwritten digits" in output
 
 
@@ -26,6 +27,7 @@ def test_help_of_a_command_lists_its_options(run):
     assert code == 0
     for option in ("--output", "--seed", "--quick"):
         assert option in output
+    assert "usage: fadeout data [-h] [get NAME ...]" in run("data", "--help")[1]
 
 
 def test_a_missing_file_is_said_without_a_number(run):

@@ -84,7 +84,8 @@ def _run(arguments: list[str]) -> None:
         tyro.extras.subcommand_cli_from_dict(
             {each: _load(each) for each in COMMANDS},
             prog="fadeout",
-            description="Prune PyTorch networks while they train. --traceback shows where an error is from.",
+            description="Prune PyTorch networks while they train. --version says which fadeout this is, "
+            "--traceback where an error comes from.",
             args=[name, *rest],
             config=flags,
         )

@@ -3,11 +3,15 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from fadeout._checks import known
+from fadeout._checks import extra, known
 from fadeout.experiments import data as data_sets
 from fadeout.experiments.data.download import obtain
 from fadeout.experiments.data.source import Source, find, search_directories
+
+with extra("experiments"):
+    import tyro
 
 
 def sources() -> Mapping[str, Source | None]:
@@ -24,7 +28,12 @@ def sources() -> Mapping[str, Source | None]:
     }
 
 
-def data(get: tuple[str, ...] = (), /, *, data_dir: str | None = None) -> None:
+def data(
+    get: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[get NAME ...]", help_behavior_hint="")] = (),
+    /,
+    *,
+    data_dir: str | None = None,
+) -> None:
     """List the data sets: where each is, or how to get it. "fadeout data get NAME" downloads one.
 
     Args:

@@ -99,7 +99,9 @@ def _run(config: Run, options: Command) -> None:
     folder = options.results / config.hash
     with join(options.parallel, options.device) as world:
         console = Console() if world.main else Console(quiet=True, force_terminal=False)
-        console.print(f"{config}, in {folder}", highlight=False, markup=False, soft_wrap=True)
+        found = ", finished before" if (folder / "result.json").exists() else ""
+        found = found or (", resumed" if (folder / "checkpoint").exists() else "")
+        console.print(f"{config}, in {folder}{found}", highlight=False, markup=False, soft_wrap=True)
         log = _TensorBoard(folder) if options.tensorboard and world.main else None
         unread = False
 
