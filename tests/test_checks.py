@@ -10,9 +10,9 @@ from fadeout._checks import MissingExtraError, checked_sparsity, extra, known
 
 def test_a_known_name_passes_and_an_unknown_one_brings_its_neighbours():
     known("task", "digits", ["digits", "gcn-cora"])
-    with pytest.raises(ValueError, match=r"no task 'digit'; did you mean digits\? There is digits, gcn-cora"):
+    with pytest.raises(ValueError, match=r"'digit'; did you mean digits\? There are digits, gcn-cora"):
         known("task", "digit", ["digits", "gcn-cora"])
-    with pytest.raises(ValueError, match="no task 'x'; there is digits"):
+    with pytest.raises(ValueError, match="no task 'x'; there are digits"):
         known("task", "x", ["digits"])
 
 

@@ -18,7 +18,7 @@ def known(kind: str, given: str, accepted: Iterable[str]) -> None:
     if given not in accepted:
         near = difflib.get_close_matches(str(given), accepted, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? There" if near else "there"
-        raise ValueError(f"no {kind} {given!r}; {hint} is {', '.join(accepted)}")
+        raise ValueError(f"no {kind} {given!r}; {hint} are {', '.join(accepted)}")
 
 
 def checked_sparsity(sparsity: Any) -> Any:

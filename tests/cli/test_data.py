@@ -92,7 +92,7 @@ def test_get_leaves_what_is_there_and_names_what_is_wrong(toy, tmp_path, capsys)
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(ValueError, match="no data set 'cifar-10'; did you mean cifar10"):
         command.fetch("cifar-10")
-    with pytest.raises(ValueError, match=r"no data set 'zzz'; there is cifar10, cifar100"):
+    with pytest.raises(ValueError, match=r"no data set 'zzz'; there are cifar10, cifar100"):
         command.fetch("zzz")
 
 

@@ -82,10 +82,10 @@ def test_run_trains_prunes_and_says_what_came_of_it(fadeout, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digts"], "no task 'digts'; did you mean digits? There is digits, lenet5-mnist"),
-        (["digits", "--method", "swdd"], "no method 'swdd'; did you mean swd? There is dense"),
-        (["digits", "--model", "smalcnn"], "no model 'smalcnn'; did you mean smallcnn? There is densenet40"),
-        (["digits", "--data", "mnst"], "no data 'mnst'; did you mean mnist or imagenet? There is cifar10"),
+        (["digts"], "no task 'digts'; did you mean digits? There are digits, lenet5-mnist"),
+        (["digits", "--method", "swdd"], "no method 'swdd'; did you mean swd? There are dense"),
+        (["digits", "--model", "smalcnn"], "no model 'smalcnn'; did you mean smallcnn? There are densenet40"),
+        (["digits", "--data", "mnst"], "no data 'mnst'; did you mean mnist or imagenet? There are cifar10"),
         (["digits", "--sparsty", "0.5"], "--sparsity"),
         (["digits", "--sparsity", "90"], "between 0 and 1, got 90.0. Did you mean 0.9?"),
         (["digits", "--method", "growing_decay"], "pass --a-min and --a-max"),
@@ -239,8 +239,8 @@ def test_dry_does_nothing(fadeout, experiment, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["smal"], "no experiment 'smal'; did you mean small? There is comparison"),
-        (["small", "--only", "seeed=1"], "no field 'seeed'; did you mean seed? There is data"),
+        (["smal"], "no experiment 'smal'; did you mean small? There are comparison"),
+        (["small", "--only", "seeed=1"], "no field 'seeed'; did you mean seed? There are data"),
         (["small", "--only", "method"], "--only takes conditions such as method=auto, got 'method'"),
         (["small", "--only", "sparsity=x"], "--only sparsity= takes a number, got 'x'"),
         (["small", "--only", "method=gnp"], "no run of small meets method=gnp; method is gmp or auto"),

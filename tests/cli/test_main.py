@@ -37,7 +37,7 @@ def test_a_missing_file_is_said_without_a_number(run):
 def test_an_unknown_command_gets_the_nearest(run):
     assert run("dmeo") == (2, "", "fadeout: no command 'dmeo'; did you mean demo?\n")
     names = "demo, inspect, compact, export, data, list, run, reproduce, report"
-    assert run("xyz") == (2, "", f"fadeout: no command 'xyz'; there is {names}\n")
+    assert run("xyz") == (2, "", f"fadeout: no command 'xyz'; there are {names}\n")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_variant_changes_one_thing():
     assert targets["target from 0 until 0.4"](0.4) == 0.8 == targets["target until 0.6"](0.6)
     assert VARIANTS["zero from 0.9"].dose(0.8, 100, {}) < torch.inf
     assert VARIANTS["first rate 1"].dose(-0.01, 100, {}) == pytest.approx(0.01)
-    with pytest.raises(ValueError, match="no fade 'faster'; there is growing target, target from 0"):
+    with pytest.raises(ValueError, match="no fade 'faster'; there are growing target, target from 0"):
         Run(method="variant", fade="faster")
 
 

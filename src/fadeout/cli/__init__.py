@@ -100,7 +100,7 @@ def _run(arguments: list[str]) -> None:
 def _load(name: str) -> Callable[..., object]:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(COMMANDS)}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"
         raise ValueError(f"no command {name!r}; {hint}")
     module, function = COMMANDS[name].split(":")
     return getattr(importlib.import_module(f"fadeout.cli.{module}"), function)

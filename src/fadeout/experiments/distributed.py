@@ -198,7 +198,7 @@ def join(how: str | None = None, device: str = "cpu", *, timeout: float = 1800.0
     """
     size = launched()
     if how is not None and how not in WAYS:
-        raise ValueError(f"no way {how!r} to share a training among processes; there is {', '.join(WAYS)}")
+        raise ValueError(f"no way {how!r} to share a training among processes; there are {', '.join(WAYS)}")
     if size > 1 and how is None:
         raise ValueError(
             f"torchrun has started {size} processes, and nothing says how they share the run: pass "

@@ -126,7 +126,7 @@ def variant(
 ) -> list[Phase]:
     """Progressive or latent weights with one thing changed, for ablations."""
     if fade not in VARIANTS:
-        raise ValueError(f"no fade {fade!r}; there is {', '.join(VARIANTS)}")
+        raise ValueError(f"no fade {fade!r}; there are {', '.join(VARIANTS)}")
     return train(
         SelectiveWeightDecay,
         epochs,

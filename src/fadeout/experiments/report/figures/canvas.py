@@ -111,7 +111,7 @@ def legend(axes: Axes) -> None:
     """What the lines are, below the figure, in as many columns as fit; beyond three rows the figure grows."""
     handles, labels = axes.get_legend_handles_labels()
     figure = axes.figure
-    if handles:
+    if handles and isinstance(figure, Figure):
         longest = max(map(len, labels))
         columns = 3 if longest < 15 else 2 if longest < 26 else 1
         labels = [textwrap.fill(label, 54) for label in labels]
