@@ -104,7 +104,7 @@ def accuracy(
     if not any(lines.values()):
         raise ValueError(f"nothing to draw: there is no accuracy of any method in {source}")
     with _drawing(axes) as here:
-        from fadeout.experiments.report.figures.canvas import accuracy_axis
+        from fadeout.experiments.report.figures.canvas import set_accuracy_axis
         from fadeout.experiments.report.styles import COLOURS, METHODS
 
         looks = {look.label: look for look in METHODS.values()} | METHODS
@@ -119,7 +119,7 @@ def accuracy(
             if look is not None:
                 line.set(color=look.light, marker=look.marker, label=look.label)
         values = [value for points in lines.values() for value in points.values()]
-        accuracy_axis(here, [*values, *([] if dense is None else [dense])], "y")
+        set_accuracy_axis(here, [*values, *([] if dense is None else [dense])], "y")
         lefts = sorted({left for points in lines.values() for left in points})
         here.set_xscale("log")
         here.set_xlim(lefts[-1] * 1.1, lefts[0] / 1.1)

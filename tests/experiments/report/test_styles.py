@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from support.reports import record, section
 
-from fadeout.experiments.report.figures.canvas import points
+from fadeout.experiments.report.figures.canvas import draw_points
 from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.styles import COLOURS, METHODS, OTHER, STYLE
 
@@ -30,7 +30,7 @@ def test_every_mark_is_seen():
     group = group_runs(section([record(80.0)]))
     looks = [*METHODS.values(), OTHER]
     for number, look in enumerate(looks):
-        points(axes, [number], [0.0], look, group, zorder=3)
+        draw_points(axes, [number], [0.0], look, group, zorder=3)
     figure.canvas.draw()
     image = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
     for number, look in enumerate(looks):

@@ -1,4 +1,4 @@
-"""Rules for operators that move channels about: reshaping, concatenation, splitting."""
+"""Rules for operators that change shapes: reshaping, transposition, expansion, pixel shuffles, sizes."""
 
 import math
 from abc import ABC, abstractmethod

@@ -5,7 +5,13 @@ import math
 import pytest
 from support.reports import record, section
 
-from fadeout.experiments.report.figures.canvas import accuracy_axis, draw_svg, legend, points, spread
+from fadeout.experiments.report.figures.canvas import (
+    draw_legend,
+    draw_points,
+    draw_svg,
+    set_accuracy_axis,
+    spread,
+)
 from fadeout.experiments.report.group_runs import group_runs
 from fadeout.experiments.report.statistics import Estimate
 
@@ -14,7 +20,7 @@ def test_an_svg_has_roles_for_colours_and_links_inside_the_page():
     groups = group_runs(section([record(80.0)]))
 
     def draw(axes):
-        points(axes, [0.5], [0.5], groups[0].look, groups, zorder=3)
+        draw_points(axes, [0.5], [0.5], groups[0].look, groups, zorder=3)
 
     svg = draw_svg((2, 2), draw, "what <it> shows", groups)
     assert svg.startswith('<svg role="group" aria-label="what &lt;it&gt; shows" viewBox=')
@@ -33,7 +39,7 @@ def test_a_figure_grows_with_its_legend(lines, height):
     def draw(axes):
         for number in range(lines):  # each in a row of its own, or in two
             axes.plot([], [], label=f"{number} " + "what sets it apart " * (4 if lines > 3 else 2))
-        legend(axes)
+        draw_legend(axes)
 
     assert f'viewBox="0 0 288 {72 * height:g}"' in draw_svg((4, 2), draw)
 
@@ -56,7 +62,7 @@ def test_high_accuracies_are_stretched(axis):
     found = {}
 
     def draw(axes, values):
-        accuracy_axis(axes, values, axis)
+        set_accuracy_axis(axes, values, axis)
         found[values[0]] = (axes.get_xscale(), axes.get_yscale())["xy".index(axis)]
 
     for values in ([98.0, 99.0], [70.0, 80.0], [math.nan]):

@@ -92,7 +92,9 @@ def _said(group: Group) -> str:
     return f"{group.title}: {group.estimates.get('after', 'failed')} ({seeds})"
 
 
-def points(axes: Axes, x: Numbers, y: Numbers, look: Look, groups: Groups, *, hollow=False, zorder: float):
+def draw_points(
+    axes: Axes, x: Numbers, y: Numbers, look: Look, groups: Groups, *, hollow=False, zorder: float
+):
     """Filled marks, ours, or hollow ones, the paper's, each with a link to its group."""
     fill, edge = (COLOURS["paper"], look.light) if hollow else (look.light, look.rim)
     links = [f"#{group.anchor}" if group.anchor else None for group in groups]
@@ -107,7 +109,7 @@ def spread(estimates: Sequence[Estimate], limit: float = 100.0) -> list[list[flo
     return [below, [min(std, max(limit - e.mean, 0.0)) for std, e in zip(below, estimates, strict=True)]]
 
 
-def legend(axes: Axes) -> None:
+def draw_legend(axes: Axes) -> None:
     """What the lines are, below the figure, in as many columns as fit; beyond three rows the figure grows."""
     handles, labels = axes.get_legend_handles_labels()
     figure = axes.figure
@@ -120,7 +122,7 @@ def legend(axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def accuracy_axis(axes: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
+def set_accuracy_axis(axes: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
     """An axis of accuracies: stretched near the top if they come there."""
     known = [value for value in values if math.isfinite(value)] or [100.0]
     low, high = min(known), max(known)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fadeout._checks import extra
 from fadeout.experiments.report.figures import canvas
-from fadeout.experiments.report.figures.canvas import Plot, points
+from fadeout.experiments.report.figures.canvas import Plot, draw_points
 from fadeout.experiments.report.formatting import joined, strength
 from fadeout.experiments.report.groups import Group, alike
 from fadeout.experiments.report.styles import METHODS, OTHER, Look
@@ -58,14 +58,14 @@ def _draw_curves(axes: Axes, groups: list[Group]) -> None:
         _draw_line(axes, name, line, look)
     ours = [group.estimates["after"].mean for group in groups if "after" in group.estimates]
     theirs = [value for group in groups if (value := group.published.get("after")) is not None]
-    canvas.accuracy_axis(axes, ours + theirs, "y")
+    canvas.set_accuracy_axis(axes, ours + theirs, "y")
     axes.set_xscale("log")
     axes.set_xlim(max(left) * _ROOM, min(left) / 1.12)
     ticks = [x for x in _TICKS if min(left) * 0.999 <= x <= max(left) * 1.001] or left[:1]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
     axes.set(xlabel="weights left, %", ylabel="accuracy after removal, %")
-    canvas.legend(axes)
+    canvas.draw_legend(axes)
 
 
 def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
@@ -78,7 +78,7 @@ def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
     axes.plot(x, y, color=look.light, **_PAPER)
     if not ours:
         axes.plot([], [], **key, linestyle=_DASHES, markerfacecolor="none", label=f"{name}, paper")
-    points(axes, x, y, look, list(theirs.values()), hollow=True, zorder=3)
+    draw_points(axes, x, y, look, list(theirs.values()), hollow=True, zorder=3)
     if ours:
         front = 5 if groups[0].method == "auto" else 4
         estimates = [group.estimates["after"] for group in ours]
@@ -87,7 +87,7 @@ def _draw_line(axes: Axes, name: str, groups: list[Group], look: Look) -> None:
         axes.errorbar(x, y, bars, fmt="none", elinewidth=1.2, ecolor=look.light, zorder=front)
         axes.plot(x, y, color=look.light, linewidth=1.8, zorder=front)
         axes.plot([], [], **key, linewidth=1.8, markeredgecolor=look.rim, label=name)
-        points(axes, x, y, look, ours, zorder=front + 1)
+        draw_points(axes, x, y, look, ours, zorder=front + 1)
 
 
 def _draw_level(axes: Axes, name: str, group: Group, x: float) -> None:
@@ -95,7 +95,7 @@ def _draw_level(axes: Axes, name: str, group: Group, x: float) -> None:
     look, ours, theirs = METHODS["dense"], group.estimates.get("after"), group.published.get("after")
     if theirs is not None:
         axes.axhline(theirs, color=look.light, label="" if ours else f"{name}, paper", **_PAPER)
-        points(axes, [x], [theirs], look, [group], hollow=True, zorder=3)
+        draw_points(axes, [x], [theirs], look, [group], hollow=True, zorder=3)
     if ours:
         axes.axhline(ours.mean, color=look.light, linewidth=1.4, label=name, zorder=3)
-        points(axes, [x], [ours.mean], look, [group], zorder=4)
+        draw_points(axes, [x], [ours.mean], look, [group], zorder=4)

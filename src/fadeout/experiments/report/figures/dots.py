@@ -7,7 +7,7 @@ from textwrap import fill
 
 from fadeout._checks import extra
 from fadeout.experiments.report.figures import canvas
-from fadeout.experiments.report.figures.canvas import Plot, points
+from fadeout.experiments.report.figures.canvas import Plot, draw_points
 from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import Group
 
@@ -42,17 +42,17 @@ def _draw_dots(axes: Axes, groups: list[Group], metric: str) -> None:
     for row, (group, name) in enumerate(zip(groups, _names(groups), strict=True)):
         estimate, theirs = group.estimates.get(metric), group.published.get(metric)
         if theirs is not None:
-            points(axes, [theirs], [row], group.look, [group], hollow=True, zorder=3)
+            draw_points(axes, [theirs], [row], group.look, [group], hollow=True, zorder=3)
             values.append(theirs)
         if estimate:
             look, bars = group.look, canvas.spread([estimate], 100.0 if metric == "after" else math.inf)
             axes.errorbar([estimate.mean], [row], None, bars, "none", elinewidth=1.2, ecolor=look.light)
-            points(axes, [estimate.mean], [row], look, [group], zorder=4)
+            draw_points(axes, [estimate.mean], [row], look, [group], zorder=4)
             values.append(estimate.mean)
         # above its dot, so that the axis has the whole width
         axes.text(0, row - 0.22, name, transform=axes.get_yaxis_transform(), va="bottom", fontsize=8.5)
     if metric == "after":
-        canvas.accuracy_axis(axes, values, "x")
+        canvas.set_accuracy_axis(axes, values, "x")
     else:
         axes.set_xlim(left=0)
         axes.set_axisbelow(True)

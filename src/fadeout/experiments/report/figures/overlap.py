@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fadeout._checks import extra
-from fadeout.experiments.report.figures.canvas import Plot, legend, plot_setups
+from fadeout.experiments.report.figures.canvas import Plot, draw_legend, plot_setups
 from fadeout.experiments.report.figures.curves import lines, looks
 from fadeout.experiments.report.groups import Group, alike
 
@@ -46,4 +46,4 @@ def _draw_overlaps(axes: Axes, groups: list[Group]) -> None:
     )
     axes.set_axisbelow(True)
     axes.grid(axis="y")
-    legend(axes)
+    draw_legend(axes)
