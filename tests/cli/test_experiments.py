@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fadeout.cli import experiments as commands
-from fadeout.cli.display import Display
+from fadeout.cli.run_display import RunDisplay
 from fadeout.experiments.bookkeeping import plan
 from fadeout.experiments.catalogue import EXPERIMENTS, Experiment
 from fadeout.experiments.disk.record_file import read_records
@@ -131,7 +131,7 @@ def test_run_in_use(fadeout, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_says_where_the_state_is(fadeout, monkeypatch, number):
     with monkeypatch.context() as patch:
-        patch.setattr(Display, "__call__", lambda self, now: signal.raise_signal(number))
+        patch.setattr(RunDisplay, "__call__", lambda self, now: signal.raise_signal(number))
         code, _, complaint = fadeout("run", "digits", *SHORT)
     name = task("digits", epochs=2, steps=2).hash
     wanted = f"fadeout: stopped; its state is in runs/{name}, and the same command goes on\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fadeout._checks import extra
-from fadeout.cli.display import Display
+from fadeout.cli.run_display import RunDisplay
 from fadeout.experiments.data import digits
 from fadeout.experiments.demo import Outcome, Settings, Shrunk, compare, shrink, shrunk_cells, shrunk_headings
 from fadeout.experiments.demo.report import results, write_report, write_results
@@ -44,7 +44,7 @@ def demo(output: Path = Path("fadeout-demo"), seed: int = 0, *, quick: bool = Fa
     settings = _QUICK if quick else Settings()
     data = digits()
     steps = settings.total_epochs * data.steps(settings.batch_size)
-    with _one_thread(), Display(console, steps) as display:
+    with _one_thread(), RunDisplay(console, steps) as display:
         outcomes, fading = compare(settings, seed, display)
         shrunk, small = shrink(settings, seed, data, display)
         values = results(seed, settings, outcomes, fading, shrunk)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fadeout._checks import extra, known
-from fadeout.cli.board import Board
-from fadeout.cli.display import Display
+from fadeout.cli.run_display import RunDisplay
+from fadeout.cli.sweep_display import SweepDisplay
 from fadeout.experiments.bookkeeping import plan
 from fadeout.experiments.build import build_data
 from fadeout.experiments.catalogue import EXPERIMENTS
@@ -115,7 +115,7 @@ def _run(config: Run, options: Command) -> None:
                 log(now)
 
         try:
-            with Display(console) as display:
+            with RunDisplay(console) as display:
                 record = execute(
                     config,
                     options.results,
@@ -184,19 +184,19 @@ def reproduce(
         for one in todo.runs:
             print(f"  {one.hash}  {one}")
         return
-    board = Board(Console(), todo.look, jobs)
+    display = SweepDisplay(Console(), todo.look, jobs)
 
     def say(number: int, record: dict[str, Any]) -> None:
-        board.say(f"{number}/{len(todo.runs)}  {describe_record(record)}")
+        display.say(f"{number}/{len(todo.runs)}  {describe_record(record)}")
 
     if watch:
-        _finish(experiment, results, _watch(board, say))
+        _finish(experiment, results, _watch(display, say))
         return
     begins = backend == "processes" and todo.finished < len(todo.runs)
     if begins and len({one.data for one in todo.runs}) == 1:
         build_data(todo.runs[0], data_dir)  # a missing data set is said once, before anything starts
     try:
-        with board:
+        with display:
             records = todo.carry_out(
                 say,
                 jobs=jobs,
@@ -213,21 +213,21 @@ def reproduce(
     _finish(experiment, results, records)
 
 
-def _watch(board: Board, say: Callable[[int, dict[str, Any]], None]) -> list[dict[str, Any]]:
+def _watch(display: SweepDisplay, say: Callable[[int, dict[str, Any]], None]) -> list[dict[str, Any]]:
     """Follow runs of others until all are over; returns their records."""
-    said = {state.run.hash for state in board.states if state.record is not None}
+    said = {state.run.hash for state in display.states if state.record is not None}
     deserted = False
-    with asked_to_stop(patient=False) as stopping, board:
+    with asked_to_stop(patient=False) as stopping, display:
         while not stopping:
-            if board.deserted and not deserted:
-                board.say("nobody is at these runs: without --watch, the same command carries them out")
-            deserted = board.deserted
-            for state in board.look():
+            if display.deserted and not deserted:
+                display.say("nobody is at these runs: without --watch, the same command carries them out")
+            deserted = display.deserted
+            for state in display.look():
                 if state.record is not None and state.run.hash not in said:
                     said.add(state.run.hash)
                     say(len(said), state.record)
-            if board.over:
-                return [state.record for state in board.states if state.record is not None]
+            if display.over:
+                return [state.record for state in display.states if state.record is not None]
             time.sleep(0.5)
     raise KeyboardInterrupt("watched no more; whoever carries out the runs goes on")
 

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from fadeout.cli.board import Board
+from fadeout.cli.sweep_display import SweepDisplay
 from fadeout.experiments.progress import Progress
 from fadeout.experiments.run import Run
 
@@ -22,13 +22,13 @@ STATES = [
 ]
 
 
-def board(states, jobs=None, width=140, height=40):
+def display_of(states, jobs=None, width=140, height=40):
     console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
-    return Board(console, lambda: states, jobs, clock=lambda: 100.0), console
+    return SweepDisplay(console, lambda: states, jobs, clock=lambda: 100.0), console
 
 
 def shown(states, **size):
-    one, console = board(states, **size)
+    one, console = display_of(states, **size)
     with console.capture() as captured:
         console.print(one._render())
     return captured.get()
@@ -53,20 +53,20 @@ def test_fits_a_small_terminal():
 
 
 def test_how_long_it_takes():
-    assert board(STATES)[0].left() == "about 2 min 0 s left"
-    assert board([DONE])[0].left() == ""
-    assert board([Progress(RUN, "waiting")])[0].left() == "nobody is at it"
-    assert board([Progress(RUN, "waiting")], jobs=2)[0].left() == ""
-    assert board([DONE, Progress(RUN, "waiting")], jobs=1)[0].left() == "about 40 s left"
+    assert display_of(STATES)[0].left() == "about 2 min 0 s left"
+    assert display_of([DONE])[0].left() == ""
+    assert display_of([Progress(RUN, "waiting")])[0].left() == "nobody is at it"
+    assert display_of([Progress(RUN, "waiting")], jobs=2)[0].left() == ""
+    assert display_of([DONE, Progress(RUN, "waiting")], jobs=1)[0].left() == "about 40 s left"
 
 
 def test_over():
-    assert board([DONE, STATES[-1]])[0].over
-    assert not board(STATES)[0].over
+    assert display_of([DONE, STATES[-1]])[0].over
+    assert not display_of(STATES)[0].over
 
 
 def test_live_shows_and_says():
-    one, console = board([DONE])
+    one, console = display_of([DONE])
     with one:
         one.say("1/1  done")
     text = console.file.getvalue()

@@ -17,7 +17,7 @@ with extra("experiments"):
 _POINTS = 400  # of a chart, at most: means of the steps between
 
 
-class Display:
+class RunDisplay:
     """Bars, figures and charts that follow a run, or several, on a terminal; where there is none, lines.
 
     Args:
@@ -46,7 +46,7 @@ class Display:
         self._history = _History()
         self._live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=4)
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "RunDisplay":
         if self._console.is_terminal:
             self._live.start()
         return self

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fadeout.cli.display import Display, Pace
+from fadeout.cli.run_display import Pace, RunDisplay
 
 
 class Pruner:
@@ -22,7 +22,7 @@ def figures(step, top1=None):
 def shown(terminal, steps=None):
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=120)
-    with Display(console, steps) as display:
+    with RunDisplay(console, steps) as display:
         display.begin("fadeout 90 %")
         for step in range(1, 7):
             display(figures(step, top1=97.5 if step > 2 else None))
@@ -72,7 +72,7 @@ def test_a_resumed_run_is_not_taken_for_a_fast_one():
     assert pace.speed == 2
     text = io.StringIO()
     clock.now = 0.0
-    with Display(Console(file=text, force_terminal=True, width=120, height=30), clock=clock) as display:
+    with RunDisplay(Console(file=text, force_terminal=True, width=120, height=30), clock=clock) as display:
         for step in range(50, 61):
             display(figures(step) | {"steps": 100})
             clock.now += 0.5 * (step < 60)
@@ -84,7 +84,7 @@ def test_a_resumed_run_is_not_taken_for_a_fast_one():
 def test_charts_where_there_is_room(width, height, charts):
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=width, height=height, color_system=None)
-    with Display(console) as display:
+    with RunDisplay(console) as display:
         for step in range(1, 7):
             display(figures(step, top1=97.5))
     assert max(line.count("end of training") for line in text.getvalue().splitlines()) == charts

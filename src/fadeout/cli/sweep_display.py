@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from fadeout._checks import extra
 from fadeout.cli.chart import Chart, side_by_side
-from fadeout.cli.display import duration
+from fadeout.cli.run_display import duration
 from fadeout.experiments.progress import Estimate, Progress
 from fadeout.methods.registry import METHODS
 
@@ -17,7 +17,7 @@ with extra("experiments"):
     from rich.text import Text
 
 
-class Board:
+class SweepDisplay:
     """How far all runs of an experiment are, whoever carries them out: it looks at their folders alone.
 
     Args:
@@ -38,7 +38,7 @@ class Board:
         self._looked = time.monotonic()
         self._live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=2)
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "SweepDisplay":
         if self._console.is_terminal:
             self._live.start()
         return self
