@@ -30,6 +30,7 @@ import fadeout
 from fadeout import Channels, Decay, Progressive, SelectiveWeightDecay, models
 from fadeout.measure import measure
 from fadeout.methods import GradualMagnitudePruning, one_shot
+from fadeout.structures.channel_scores import TAYLOR
 
 # Which can go ---------------------------------------------------------------------------------------
 
@@ -411,8 +412,22 @@ def test_before_the_first_step_scales_rank():
     pruner = SelectiveWeightDecay(
         model, optimizer, sparsity=0.5, steps=STEPS, structure=Channels(IMAGE.double())
     )
-    by_scale = one_shot(copy.deepcopy(model), 0.5, structure=Channels(IMAGE.double(), by="scale"))
-    assert {n: m.tolist() for n, m in pruner.masks().items()} == {n: m.tolist() for n, m in by_scale.items()}
+    masks = pruner.masks()
+    for layer in pruner._bound.layers:
+        scale, stays = model.get_parameter(layer.scored[0]).detach().abs(), masks[layer.scored[0]]
+        assert not stays.all()
+        assert scale[~stays].max() < scale[stays].min()
+
+
+def test_what_takes_more_parameters_along_goes_first():
+    """Scores that say the same of all layers thin the wide ones more, and so need fewer channels in all."""
+    model = fadeout.models.resnet20(num_classes=2, width=16, post_norm=False)
+    bound = bind(model, Channels(IMAGE))
+    bound.rank_by(TAYLOR)
+    scores = {n: torch.linspace(1, 3, p.numel()) for n, p in bound.parameters.items()}
+    masks = bound.select(scores, 0.75)
+    left = {name: float(1 - mask.float().mean()) for name, mask in masks.items()}
+    assert left["layer1.1.bn1.weight"] > left["layer2.1.bn1.weight"] > left["layer3.1.bn1.weight"] > 0.1
 
 
 def test_gradients_cannot_rank_where_nothing_trains():

@@ -68,6 +68,12 @@ class Cost:
         flows = analyse_alive(self.network, alive, self.couple).flows
         return _counts({node: flows[node].needed for node in self.sizes})
 
+    def of_one(self, name: str) -> float:
+        """What goes with one channel of a layer while all others stay, in the mean of half of them."""
+        alive = {other: np.ones(width, bool) for other, width in self.widths.items()}
+        alive[name][: max(self.widths[name] // 2, 1)] = False  # several, since groups go together
+        return (self.total - self.left(alive)) / int((~alive[name]).sum())
+
     def _quick(self, alive: Alive) -> dict[fx.Node, int] | None:
         if self.dependencies is None or not all(mask.any() for mask in alive.values()):
             return None

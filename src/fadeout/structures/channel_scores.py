@@ -15,8 +15,24 @@ TAYLOR = criteria.moving_average(criteria.taylor, decay=0.99, before=criteria.ma
 """How much the loss feels a channel's scale, ``|scale * gradient|``, averaged over steps: the default."""
 
 
-def over_mean(scores: np.ndarray) -> np.ndarray:
-    """Scores over the mean of their layer, so that layers compare; minus infinity stays what it is."""
+def over_prices(scores: Sequence[np.ndarray], prices: Sequence[float]) -> list[np.ndarray]:
+    """Scores over the mean of their layer, and over the square root of what a channel of it costs.
+
+    So layers compare, and of two that say the same that goes which takes more with it. Where the scores of
+    no layer differ, they say nothing, and prices alone would take whole layers. Minus infinity stays so.
+
+    >>> scores = [np.array([1.0, 3.0]), np.array([2.0, 6.0])]
+    >>> [each.tolist() for each in over_prices(scores, [1.0, 4.0])]
+    [[0.5, 1.5], [0.25, 0.75]]
+    """
+    relative = [_over_mean(each) for each in scores]
+    if all(each.min() == each.max() for each in relative):
+        return relative
+    over = np.sqrt(np.maximum(prices, np.mean(prices) / 100))  # what costs nothing is not worth infinity
+    return [each / root for each, root in zip(relative, over, strict=True)]
+
+
+def _over_mean(scores: np.ndarray) -> np.ndarray:
     mean = scores[np.isfinite(scores)].mean() if np.isfinite(scores).any() else 0.0
     return scores / mean if mean > 0 else scores
 

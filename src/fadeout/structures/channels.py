@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ from fadeout.structures.channel_candidates import (
     what_stays,
 )
 from fadeout.structures.channel_cost import Cost, find_cost, first_true
-from fadeout.structures.channel_scores import TAYLOR, by_channel, joined, over_mean, roots, squares, untied
+from fadeout.structures.channel_scores import TAYLOR, by_channel, joined, over_prices, roots, squares, untied
 from fadeout.structures.channel_time import find_time, measure_time, time_removal
 from fadeout.structures.rounding import Multiple, Rounding, find_families, find_meeting, multiple_for
 from fadeout.structures.scores import Scores, not_finite, widened
@@ -62,9 +62,9 @@ class Channels(Structure):
         by: ``"scale"`` ranks by the batch-norm's scale (the paper's criterion, after Liu et al.); ``"norm"``
             by the norm of the filter with its batch-norm slice, which also makes candidates of layers
             without batch-norm, linear layers and heads of attentions included; ``"taylor"`` by how much the
-            loss feels the scale, ``|scale * gradient|`` averaged over steps and divided by the mean of the
-            layer. By default ``"taylor"`` where a pruner is given no criterion and no
-            :class:`fadeout.Decay`, else ``"scale"``.
+            loss feels the scale, ``|scale * gradient|`` averaged over steps, over the mean of the layer and
+            the square root of how many parameters go with a channel. By default ``"taylor"`` where a pruner
+            is given no criterion and no :class:`fadeout.Decay`, else ``"scale"``.
         of: what the target counts: ``"parameters"``, ``"operations"`` (multiply-accumulates on the example,
             as :func:`fadeout.measure` counts them), or ``"time"``, the milliseconds of a forward pass on this
             machine, at the batch size of the example, with as many threads as PyTorch has now, of what
@@ -196,7 +196,7 @@ class BoundChannels(Bound):
         super().__init__(structure, parameters, layout)
         self.layers = layers
         self._count(network)
-        self._relative = False  # scores are compared over the mean of their layer
+        self._relative = False  # scores are compared over the mean of their layer, and what a channel costs
         self._last = 0  # how many channels the last selection took: the next takes nearly as many
 
     def state(self) -> dict[str, Any]:
@@ -260,6 +260,11 @@ class BoundChannels(Bound):
         vars(self).update(state)
         self._count(self.structure._trace(state["cost"]), state["_measured"])
 
+    @cached_property
+    def _prices(self) -> list[float]:
+        cost = find_cost(self.cost.network, self.cost.widths, couple=self.structure.couple)
+        return [cost.of_one(layer.name) for layer in self.layers]
+
     @property
     def fading(self) -> Sequence[str]:
         return [name for layer in self.layers for name in layer.fading]
@@ -321,7 +326,7 @@ class BoundChannels(Bound):
         """Mark scale and shift of the channels that a removal at this sparsity would take."""
         sizes = self._sizes(scores)
         ranked = [joined([layer.by_unit(n, sizes[n]) for n in layer.scored]) for layer in self.layers]
-        ranked = untied([over_mean(scores) for scores in ranked] if self._relative else ranked)
+        ranked = untied(over_prices(ranked, self._prices) if self._relative else ranked)
         for layer, own in zip(self.layers, ranked, strict=True):
             own[list(layer.stays)] = math.inf
         if self.rounding is not None:
