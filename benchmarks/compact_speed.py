@@ -36,8 +36,9 @@ def pruned(sparsity: float, example: torch.Tensor) -> torch.nn.Module:
     if sparsity:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         structure = fadeout.Channels(example)
+        by_scale = fadeout.criteria.magnitude  # the scales are random: all layers lose about the same share
         pruner = fadeout.SelectiveWeightDecay(
-            model, optimizer, sparsity=sparsity, steps=1, structure=structure
+            model, optimizer, sparsity=sparsity, steps=1, structure=structure, criterion=by_scale
         )
         with warnings.catch_warnings():  # nothing has faded: only the shapes matter here
             warnings.simplefilter("ignore")
