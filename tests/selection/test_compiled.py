@@ -8,7 +8,7 @@ import torch
 from fadeout.fades import Latent
 from fadeout.methods.variants import LatentVariant
 from fadeout.selection import compiled as compiling
-from fadeout.selection.compiled import CompiledPasses, choose_passes
+from fadeout.selection.compiled import CompiledPasses, choose_passes, shrink_lowest
 from fadeout.selection.passes import Passes
 
 
@@ -109,6 +109,16 @@ def test_a_sparse_form_is_the_same_to_the_last_bit_however_it_is_written(compile
             for own, there in zip(row.chunk(parts), got.chunk(parts), strict=True):
                 one.write(fade.sparse, own, there, threshold)
             assert torch.equal(bits(got), bits(wanted))
+
+
+def test_the_lowest_of_groups_by_hand(compiled):
+    row = torch.tensor([4.0, 1.0, -1.0, 2.0, 9.0, -2.0, 0.0, 2.0, 2.0, -1e-39])
+    later = torch.tensor([3, 2, 1, 0, 4] * 2, dtype=torch.int8)  # the fifth of each row is in no group
+    one, other = row.clone(), row.clone()
+    shrink_lowest(one, later, n=3, m=4, width=1, factor=0.5)
+    assert one.tolist() == [4.0, 0.5, -1.0, 2.0, 9.0, -2.0, 0.0, 2.0, 2.0, row[-1]]
+    shrink_lowest(other, later, n=1, m=4, width=1, factor=0.0)
+    assert other.tolist() == [4.0, 0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 2.0, row[-1]]
 
 
 def test_only_exact_functions_are_compiled(monkeypatch):

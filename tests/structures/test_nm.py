@@ -1,5 +1,8 @@
 """N:M: exactly n of every m stay."""
 
+import warnings
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +12,8 @@ from torch.sparse import _semi_structured_conversions as semi_structured
 
 from fadeout import NM, Decay, Latent, Progressive, SelectiveWeightDecay, criteria, schedules
 from fadeout.methods import GradualMagnitudePruning, iterative, one_shot
+from fadeout.selection import compiled as compiling
+from fadeout.structures.nm import LowestOfGroups
 
 FADES = {
     "progressive": Progressive(),
@@ -179,3 +184,114 @@ def test_the_pattern_says_its_sparsity_itself():
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert SelectiveWeightDecay(model, optimizer, steps=5, structure=NM(1, 4)).sparsity == 0.75
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        works = compiling.compiles(
+            lambda: scaled(torch.ones(2, 4), (2, 4), 0.5, compiles=True), 0, compile=True
+        )
+    if not works:
+        pytest.skip(f"no compiler here: {notices[-1].message}")
+
+
+def scaled(weight, pattern, factor, compiles):
+    """The weights after their lowest have faded, by compiled code or not."""
+    found = weight.clone()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "WORTH", 1)
+        bound = SimpleNamespace(structure=NM(*pattern), compiles=compiles)
+        LowestOfGroups(bound).scale_(found, factor)  # pyright: ignore[reportArgumentType]
+    return found
+
+
+@st.composite
+def weights(draw):
+    """Of any sign and layout, zeros, denormal numbers and equal magnitudes among them."""
+    shape = draw(st.tuples(st.integers(1, 5), st.integers(1, 21), st.just(2), st.integers(1, 3)))
+    torch.manual_seed(draw(st.integers(0, 9)))
+    value = torch.randn(shape) if draw(st.booleans()) else torch.randint(-2, 3, shape).float()
+    value *= torch.tensor(draw(st.sampled_from([1.0, 2e-38, 1e-44, 1e38])))
+    form = draw(st.sampled_from(["matrix", "contiguous", "channels_last", "other"]))
+    if form == "matrix":
+        return value.flatten(2)[..., 0].contiguous()
+    if form == "other":
+        return value.transpose(0, 3)
+    return value.to(memory_format=getattr(torch, f"{form}_format" if form == "contiguous" else form))
+
+
+def by_sort(weight, pattern, factor):
+    """What fading is: a stable sort, a product, and zero for what becomes denormal."""
+    n, m = pattern
+    whole = weight.movedim(1, -1).clone()
+    end = whole.shape[-1] // m * m
+    rows = whole[..., :end].reshape(-1, m)
+    gone = torch.zeros_like(rows, dtype=torch.bool)
+    gone.scatter_(1, rows.abs().argsort(dim=1, stable=True)[:, : m - n], True)
+    shrunk = rows * factor
+    shrunk[shrunk.abs() < torch.finfo(weight.dtype).tiny] = 0
+    whole[..., :end] = torch.where(gone, shrunk, rows).view(whole[..., :end].shape)
+    return whole.movedim(-1, 1)
+
+
+@given(weights(), st.sampled_from([(1, 2), (2, 4), (3, 4), (2, 5)]), st.sampled_from([0.999, 0.3, 0.0]))
+def test_compiled_or_not_the_lowest_fade_to_the_last_bit(compiler, weight, pattern, factor):
+    wanted = by_sort(weight, pattern, factor)
+    for compiles in (False, True):
+        assert torch.equal(scaled(weight, pattern, factor, compiles), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(600, 515, 3, 3), (700, 1024)])
+def test_large_ones_in_pieces_and_shards_too(compiler, shape, dtype):
+    torch.manual_seed(0)
+    weight = torch.randn(shape).to(dtype)
+    whole = scaled(weight, (2, 4), 0.7, compiles=False)
+    if dtype != torch.bfloat16:  # whose products are rounded once more
+        assert torch.equal(whole, by_sort(weight, (2, 4), 0.7))
+    assert torch.equal(scaled(weight, (2, 4), 0.7, compiles=True), whole)
+    shards = [scaled(part, (2, 4), 0.7, compiles=bool(i % 2)) for i, part in enumerate(weight.chunk(3))]
+    assert torch.equal(torch.cat(shards), whole)
+
+
+def steps_of(structure, width=256):
+    """A layer, after some steps of a training in which its weights fade."""
+    torch.manual_seed(0)
+    model = nn.Linear(width, width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    pruner = SelectiveWeightDecay(model, optimizer, steps=8, structure=structure)
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(4, width)).square().mean().backward()
+        optimizer.step()
+    assert pruner.fade == 0
+    return model.weight.detach()
+
+
+def test_a_training_is_the_same_compiled_or_not(compiler, monkeypatch):
+    plain = steps_of(NM(2, 4, compile=False))
+    seen, own = [], compiling._shrink_lowest
+    function = compiling._compiled(own)
+    monkeypatch.setattr(compiling, "_compiled", lambda what: seen.append(what) or function)
+    assert torch.equal(steps_of(NM(2, 4, compile=True)), plain)
+    assert seen == [own] * 9  # once to try
+
+
+def test_without_a_compiler_it_goes_on_without_it(monkeypatch):
+    def fails(function):
+        raise RuntimeError("no g++ found")
+
+    monkeypatch.setattr(compiling, "_compiled", fails)
+    with pytest.warns(UserWarning, match=r"does not work here \(no g\+\+ found\)") as notices:
+        faded = steps_of(NM(2, 4, compile=True))
+    assert len(notices) == 1
+    assert torch.equal(faded, steps_of(NM(2, 4, compile=False)))
+    steps_of(NM(12, 32, compile=True))  # too many comparisons to be compiled
+
+
+def test_where_nothing_is_in_a_group_nothing_fades():
+    weight = torch.randn(4, 3)
+    for compiles in (False, True):
+        assert torch.equal(scaled(weight, (2, 4), 0.5, compiles), weight)

@@ -1,8 +1,8 @@
 """N:M: of every m weights along the inputs, n stay."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fadeout._arguments import Count, checked
+from fadeout.selection.compiled import WORTH, compiles, is_worth, shrink_lowest
 from fadeout.selection.floats import as_array
 from fadeout.selection.search import Finder
 from fadeout.structures.base import BoundMagnitudes, Marked, Structure, Target, scale_parts_, split
@@ -34,6 +35,7 @@ class NM(Structure):
     Args:
         n: how many of a group stay.
         m: how many a group has.
+        compile: whether to compile the pass over the weights; by default where the time is won back.
 
     >>> import torch
     >>> scores = {"weight": torch.tensor([[4.0, 1.0, 2.0, 3.0, 9.0]])}
@@ -45,6 +47,7 @@ class NM(Structure):
 
     n: Count
     m: Count
+    compile: bool | None = field(default=None, repr=False)  # it changes how weights fade, not which
 
     gradual: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleVariableOverride]
     """The whole pattern from the first step: it takes the lowest of each group alone, wherever that is."""
@@ -104,17 +107,12 @@ class NM(Structure):
         if not self.grouped(tuple(values.shape)):
             yield from (torch.zeros_like(piece, dtype=torch.bool) for piece in split(values))
             return
-        pieces, inputs, width = split(values), values.shape[1], prod(values.shape[2:])
-        number, period = pieces[0].numel(), self.m if inputs % self.m == 0 else inputs
-        if values.device.type == "cpu":  # pieces are small enough to keep what most layers have in common
-            later, reaches = _places(self.m, period, width, max(number, 1 << 18), values.device)
-        else:
-            later, reaches = _places.__wrapped__(self.m, period, width, number, values.device)
-        later = later[:number]
+        pieces, width = split(values), prod(values.shape[2:])
+        later, reaches = self._places(values)
         first = as_array(pieces[0].reshape(-1))
         library: Any = torch if isinstance(first, Tensor) else np
         # all pieces share this memory: to be given it anew for each takes as long as the comparisons
-        sizes, flags, lower = map(library.empty_like, (first, reaches[0][:number], later))
+        sizes, flags, lower = map(library.empty_like, (first, reaches[0][: len(later)], later))
         for piece in pieces:
             row = as_array(piece.reshape(-1))
             size = library.abs(row, out=sizes[: len(row)]) if magnitude else row
@@ -128,11 +126,28 @@ class NM(Structure):
                 own[:-step] -= not_higher.view(_BYTE[library])
             yield torch.as_tensor(own < self.m - self.n, device=piece.device).view(piece.shape)
 
+    def _places(self, values: Tensor) -> tuple[Any, list[Any]]:
+        """What :func:`_places` says of a piece of :func:`split`; of at least so many numbers."""
+        inputs, width, number = values.shape[1], prod(values.shape[2:]), split(values)[0].numel()
+        period = self.m if inputs % self.m == 0 else inputs
+        if values.device.type == "cpu":  # pieces are small enough to keep what most layers have in common
+            later, reaches = _places(self.m, period, width, max(number, 1 << 18), values.device)
+        else:
+            later, reaches = _places.__wrapped__(self.m, period, width, number, values.device)
+        return later[:number], reaches
+
+    def _shrink_lowest(self, weight: Tensor, factor: float) -> None:
+        """Multiply the ``m - n`` lowest of each group in place, by compiled code that needs no marks."""
+        later, width = torch.as_tensor(self._places(weight)[0]), prod(weight.shape[2:])
+        for row in (piece.view(-1) for piece in split(weight)):
+            shrink_lowest(row, later[: len(row)], self.n, self.m, width, factor)
+
     def _bound(self, parameters: dict[str, nn.Parameter], layout: Layout, steps: int) -> "BoundNM":
-        return BoundNM(self, parameters, layout)
+        return BoundNM(self, parameters, layout, steps)
 
 
 _COMPLETE = 1e-3  # 0.333 means a third
+_MOST = 16  # of a group that are compiled for: the code has a line for each comparison
 _BYTE: dict[Any, Any] = {np: np.int8, torch: torch.int8}
 
 
@@ -157,8 +172,8 @@ def _places(m: int, inputs: int, width: int, number: int, device: torch.device) 
 class LowestOfGroups(Marked):
     """The targeted weights of a complete pattern: marked piece by piece, where and when they are needed."""
 
-    def __init__(self, structure: NM):
-        self._structure = structure
+    def __init__(self, bound: "BoundNM"):
+        self._bound, self._structure = bound, bound.structure
 
     def mask(self, weight: Tensor) -> Tensor:
         return self._structure._mark_groups(weight, magnitude=True)
@@ -168,7 +183,15 @@ class LowestOfGroups(Marked):
         yield from zip(marks, *map(split, (weight, *others)), strict=True)
 
     def scale_(self, weight: Tensor, factor: float) -> None:
-        scale_parts_(self, weight, factor)
+        if not self._structure.grouped(tuple(weight.shape)):
+            return
+        rows = weight.movedim(1, -1)
+        if rows.is_contiguous():  # channels_last: a matrix, the inputs of each position side by side
+            weight = rows.view(-1, rows.shape[-1])
+        if is_worth(torch.float32, weight) and self._bound.compiles:
+            self._structure._shrink_lowest(weight, factor)
+        else:
+            scale_parts_(self, weight, factor)
 
 
 class BoundNM(BoundMagnitudes):
@@ -176,8 +199,9 @@ class BoundNM(BoundMagnitudes):
 
     structure: NM
 
-    def __init__(self, structure: NM, parameters: dict[str, nn.Parameter], layout: Layout):
+    def __init__(self, structure: NM, parameters: dict[str, nn.Parameter], layout: Layout, steps: int):
         super().__init__(structure, parameters, layout)
+        self._steps = steps
         shapes = [tuple(parameter.shape) for parameter in parameters.values()]
         self._grouped = sum(map(structure.grouped, shapes))
         self._left_alone = sum(map(prod, shapes)) - self._grouped
@@ -200,7 +224,17 @@ class BoundNM(BoundMagnitudes):
             return super().choose(scores, sparsity)
         if not_finite(self.parameters, self.layout, alone=not self.layout.sharded):
             raise FloatingPointError("a number is not finite")
-        return {name: LowestOfGroups(self.structure) for name in self.parameters}
+        return {name: LowestOfGroups(self) for name in self.parameters}
+
+    @cached_property
+    def compiles(self) -> bool:
+        """Whether the weights fade by compiled code: known once the first is to."""
+        structure, device = self.structure, next(iter(self.parameters.values())).device
+        if structure.m > _MOST:
+            return False
+        ones = torch.ones(WORTH // structure.m + 1, structure.m, device=device)
+        work = self._steps * self._grouped / 4  # each wins a quarter of what single weights do
+        return compiles(lambda: structure._shrink_lowest(ones, 0.5), work, structure.compile)
 
     def check(self, sparsity: float) -> None:
         """Raise where the target is above what the pattern removes, or rounds to no weight at all."""
