@@ -262,7 +262,9 @@ class BoundChannels(Bound):
 
     @cached_property
     def _prices(self) -> list[float]:
-        cost = find_cost(self.cost.network, self.cost.widths, couple=self.structure.couple)
+        cost = self.cost
+        if self.structure.of != "parameters":
+            cost = find_cost(cost.network, cost.widths, couple=self.structure.couple)
         return [cost.of_one(layer.name) for layer in self.layers]
 
     @property
