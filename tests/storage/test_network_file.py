@@ -311,6 +311,7 @@ def test_altered_fields_are_named(saved, change, message):
             r"'0.weight' is float32 \(2, 3\) in the file",
         ),
         (lambda: "network", "makes a str"),
+        (lambda: build().to("meta"), r"on the device 'meta', where weights have no values.*to_empty"),
     ],
 )
 def test_another_architecture_is_refused(saved, other, message):
