@@ -27,6 +27,7 @@ from fadeout.graph.example import Example
 from fadeout.graph.kept import keep, kept_on
 from fadeout.graph.sizes import Asked, Attribute, Computed, Size, is_asked
 from fadeout.torch_bridge.modes import in_mode
+from fadeout.torch_bridge.parameters import unwrap
 
 
 class Recording(TorchFunctionMode):
@@ -124,6 +125,7 @@ class Recording(TorchFunctionMode):
         return result
 
     def _call_module(self, call: Callable, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        module = unwrap(module)  # a part may be compiled by itself
         if self._paused or id(module) not in self._modules:
             return call(module, *args, **kwargs)
         self.path.append(self._modules[id(module)])
