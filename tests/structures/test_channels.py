@@ -115,6 +115,7 @@ def test_parts_of_a_network_may_be_wrapped(wrap):
     small = fadeout.compact(model, IMAGE)
     same_outputs(model, small, IMAGE)
     assert size(small) <= 0.5 * size(model)
+    assert size(fadeout.compact(model, IMAGE, leaves=[model[0]])) == size(model)
 
 
 def test_what_is_known_to_stay_is_no_candidate():

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -125,19 +126,19 @@ class Recording(TorchFunctionMode):
         return result
 
     def _call_module(self, call: Callable, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        module = unwrap(module)  # a part may be compiled by itself
         if self._paused or id(module) not in self._modules:
             return call(module, *args, **kwargs)
         self.path.append(self._modules[id(module)])
         with self._pause():
             is_leaf = module is not self.model and self.is_leaf(module, args, kwargs)
+        inner = unwrap(module)  # a part may be compiled by itself
         if not is_leaf:
-            result = call(module, *args, **kwargs)
+            result = (partial(call, module) if inner is module else inner)(*args, **kwargs)
             self.path.pop()
             return result
         versions = [(one, one._version) for one in args if isinstance(one, Tensor)]
         with self._pause(), in_mode(module, training=False):  # so that nothing is learned
-            result = call(module, *args, **kwargs)
+            result = call(inner, *args, **kwargs)
             if any(result is one and one._version == version for one, version in versions):
                 result = result.view_as(result)
         self._note("call_module", self._modules[id(module)], args, kwargs, result)
