@@ -28,7 +28,7 @@ from fadeout.graph.example import Example
 from fadeout.graph.kept import keep, kept_on
 from fadeout.graph.sizes import Asked, Attribute, Computed, Size, is_asked
 from fadeout.torch_bridge.modes import in_mode
-from fadeout.torch_bridge.parameters import unwrap
+from fadeout.torch_bridge.parameters import clean, unwrap
 
 
 class Recording(TorchFunctionMode):
@@ -156,7 +156,9 @@ class Recording(TorchFunctionMode):
     # How it is noted
 
     def _note(self, op: str, target: Any, args: Any, kwargs: Any, result: Any) -> None:
-        node = self.graph.create_node(op, target, self._argument(tuple(args)), self._argument(kwargs))
+        own = clean(self.model, target) if op == "call_module" else target  # plans know it by this name
+        node = self.graph.create_node(op, own, self._argument(tuple(args)), self._argument(kwargs))
+        node.target = target
         node.meta["line"] = _line()
         has_parameters = op == "call_module" and any(True for _ in self._module(target).parameters())
         if has_parameters or any(one in self._learned for one in node.all_input_nodes):
