@@ -130,6 +130,17 @@ def test_hold_keeps_zeros_through_training(masks, model, several):
     assert model.a.count_nonzero() == 2
 
 
+def test_hold_keeps_zeros_where_optimizers_step_in_turns(masks, model):
+    optimizers = [torch.optim.SGD(group, lr=0.1) for group in ([model.a], [model.b, model.bias])]
+    masks.hold(model, optimizers)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for optimizer in (optimizers[0], optimizers[0], optimizers[1], optimizers[1]):
+        optimizer.step()
+        assert model.a[~masks["a"]].count_nonzero() == 0
+        assert model.b[~masks["b"]].count_nonzero() == 0
+
+
 def test_hold_follows_closures(masks, model):
     held = masks.hold(model, optimizer := torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3))
 

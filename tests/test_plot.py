@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fadeout import Masks, SelectiveWeightDecay, cli, criteria, plot
+from fadeout import Masks, NoPruning, SelectiveWeightDecay, cli, criteria, plot
 
 pytest.importorskip("matplotlib").use("agg")
 
@@ -113,9 +113,16 @@ def test_axes_are_drawn_into():
     assert plot.layers({"a": torch.ones(2, 2, dtype=torch.bool)}, axes=axes) is axes
 
 
+def test_layers_of_which_nothing_is_left():
+    assert texts(plot.layers({"a": torch.zeros(2, 2, dtype=torch.bool)})) == ["0 %, 0"]
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
+        (lambda path, pruner: plot.layers({}), r"nothing to draw: no parameter of \{\} has a mask"),
+        (lambda path, pruner: plot.layers(NoPruning()), "nothing to draw: no parameter of a NoPruning"),
+        (lambda path, pruner: plot.History(NoPruning()), "nothing to note: NoPruning has no masks"),
         (lambda path, pruner: plot.layers(path), "no folder of a run"),
         (lambda path, pruner: plot.decided(plot.History(pruner)), "has one note"),
         (lambda path, pruner: plot.fading(plot.History(pruner)), "has one note"),

@@ -93,7 +93,7 @@ class Masks(Mapping[str, Tensor]):
 
     @checked
     def hold(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> StepHooks:
-        """Keep the zeros at zero through further training: they are set again after every step.
+        """Keep the zeros at zero through further training: they are set again after each optimizer's step.
 
         Args:
             model: the network that the masks are for.
@@ -215,6 +215,9 @@ class _Hold(Rounds):
         blocks = zip(masks, masks._match(parameters), strict=True)
         self._gone = [(parameters[name], ~mask) for name, (_, mask) in blocks]
         self._optimizers = optimizers
+
+    def between(self) -> None:
+        self.end()  # the others may be skipped, or step in turns
 
     def end(self) -> None:
         for parameter, gone in self._gone:

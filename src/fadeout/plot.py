@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fadeout._arguments import shown
 from fadeout._checks import extra
 from fadeout.masks import Masks
 from fadeout.pruners.pruner import Pruner
@@ -65,6 +66,8 @@ class History:
         process must call it.
         """
         masks = self.pruner.masks()
+        if not masks:
+            raise ValueError(f"nothing to note: {type(self.pruner).__name__} has no masks")
         self.progress.append(self.pruner.progress)
         self.weights.append(_sample([self.pruner.parameters[name].detach() for name in masks]).float())
         self.kept.append(_sample(list(masks.values())))
@@ -172,6 +175,8 @@ def layers(
         axes: to draw into.
     """
     rows = [(name, int(whole(mask.sum())), mask.numel()) for name, mask in _masks(source).items()]
+    if not rows:
+        raise ValueError(f"nothing to draw: no parameter of {shown(source)} has a mask")
     with _drawing(axes, height=max(2.0, 0.9 + 0.24 * len(rows))) as here:
         from fadeout.experiments.report.styles import COLOURS, METHODS
 
@@ -179,7 +184,7 @@ def layers(
         bars = here.barh(range(len(rows)), shares, color=METHODS["auto"].light, height=0.7)
         here.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         here.invert_yaxis()
-        here.set_xlim(0, 1.3 * max(shares))
+        here.set_xlim(0, 1.3 * max(shares) or 1)
         labels = [f"{share:.3g} %, {left:,}" for share, (_, left, _) in zip(shares, rows, strict=True)]
         here.bar_label(bars, labels, padding=4, fontsize=8, color=COLOURS["soft"])
         left, total = sum(left for _, left, _ in rows), sum(total for *_, total in rows)
@@ -224,12 +229,12 @@ def _check_notes(history: History) -> None:
 
 
 def _masks(source: Any) -> Mapping[str, Tensor]:
-    if isinstance(source, Pruner):
-        return source.masks()
     if isinstance(source, nn.Module):
         return {n: p.detach() != 0 for n, p in named(source).items() if has_two_dimensions(n, p)}
     if isinstance(source, Mapping):
         return source
+    if hasattr(source, "masks"):  # whatever prunes, or does not: NoPruning has none
+        return source.masks()
     path = Path(source) / "checkpoint"
     if not path.exists():
         raise ValueError(

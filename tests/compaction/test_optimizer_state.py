@@ -127,6 +127,27 @@ def test_a_bias_that_came_into_being_is_trained_too():
     assert any(p is small[2].bias for group in carried.param_groups for p in group["params"])
 
 
+def test_names_of_parameters_are_those_of_now():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2, bias=False))
+    kill(model[0], channels=[1])
+    names, parameters = zip(*model.named_parameters(), strict=True)  # torch 2.6 and newer keep them
+    optimizer = torch.optim.SGD([{"params": parameters, "param_names": list(names)}], lr=0.1)
+    small, carried = fadeout.compact(model, torch.zeros(1, 3), optimizer=optimizer)
+    (group,) = carried.param_groups
+    assert group["param_names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    new = dict(small.named_parameters())
+    assert [id(new[name]) for name in group["param_names"]] == [id(p) for p in group["params"]]
+    assert optimizer.param_groups[0]["param_names"] == ["0.weight", "0.bias", "2.weight"]
+
+
+def test_a_learning_rate_that_is_a_tensor_is_not_shared():
+    model = chain()
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
+    _, carried = fadeout.compact(model, IMAGES, optimizer=optimizer)
+    optimizer.param_groups[0]["lr"].fill_(0.5)
+    assert carried.param_groups[0]["lr"] == torch.tensor(0.1)
+
+
 def test_optimizers_that_cannot_be_carried_over():
     model = chain()
     with pytest.raises(ValueError, match="LBFGS"):

@@ -57,6 +57,13 @@ def test_the_folder_holds_all_that_is_needed(undisturbed):
     assert record["machine"].endswith("threads")
 
 
+def test_a_dense_run_that_diverges_has_no_result(tmp_path):
+    run = Run(method="dense", epochs=1, steps=4, lr=1e30)
+    with pytest.raises(ValueError, match=r"the loss is NaN in epoch 1, step \d: training has diverged"):
+        execute(run, tmp_path)
+    assert not (tmp_path / run.hash / "result.json").exists()
+
+
 def test_a_finished_run_is_read_not_repeated(undisturbed, monkeypatch):
     record, folder = undisturbed
     before = contents(folder)

@@ -55,6 +55,15 @@ def test_one_shot_with_the_gradients_that_are_there(bare):
     assert model.b.tolist() == [[0.0], [0.0]]
 
 
+def test_one_shot_without_the_gradients_that_it_looks_at(bare):
+    model = bare(a=[[1.0, -4.0]])
+    with pytest.raises(ValueError, match=r"criterion taylor scores all weights zero.*backward\(\)"):
+        one_shot(model, 0.5, criterion=criteria.taylor)
+    assert model.a.tolist() == [[1.0, -4.0]]
+    one_shot(model, 0.5, criterion=lambda weight, gradient: -weight.abs())
+    assert model.a.tolist() == [[1.0, 0.0]]
+
+
 def test_one_shot_scores_narrow_weights_in_float32(bare):
     """As criteria are promised: rounded to bfloat16, many different products would tie."""
     seen = []

@@ -3,12 +3,14 @@
 import copy
 import json
 import re
+from functools import partial
 
 import pytest
 import safetensors
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim.swa_utils import AveragedModel
 
 import fadeout
@@ -311,11 +313,26 @@ def test_altered_fields_are_named(saved, change, message):
             r"'0.weight' is float32 \(2, 3\) in the file",
         ),
         (lambda: "network", "makes a str"),
+        (lambda: build().to("meta"), r"on the device 'meta', where weights have no values.*to_empty"),
     ],
 )
 def test_another_architecture_is_refused(saved, other, message):
     with pytest.raises(ValueError, match=message):
         fadeout.load(saved, other)
+
+
+@pytest.mark.parametrize("wrap", [checkpoint_wrapper, partial(torch.compile, backend="eager")])
+@pytest.mark.parametrize("for_inference", [False, True])
+def test_parts_may_be_wrapped_there_and_not_here(path, wrap, for_inference):
+    model = nn.Sequential(wrap(Residual()), nn.ReLU())
+    kill(model[0].bn1, [0, 1])
+    kill(model[0].bn2, [2])
+    example = torch.zeros(2, 1, 5, 5)
+    small = fadeout.compact(model, example, for_inference=for_inference).eval()
+    fadeout.save(small, path)
+    loaded = fadeout.load(path, lambda: nn.Sequential(Residual(), nn.ReLU())).eval()
+    images = torch.randn(2, 1, 5, 5)
+    assert torch.equal(loaded(images), small(images))
 
 
 @pytest.mark.parametrize("other", [lambda: Residual(2), mlp])

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from support.structured import (
     without_norms,
 )
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import fadeout
 from fadeout import Channels, Decay, Progressive, SelectiveWeightDecay, models
@@ -98,6 +100,23 @@ def test_what_the_user_left_out_stays():
     model[1].requires_grad_(False)
     assert names(model, Channels(IMAGE)) == {"4"}
     assert names(nn.DataParallel(model), Channels(IMAGE)) == {"4"}
+
+
+@pytest.mark.parametrize(
+    "wrap", [nn.DataParallel, checkpoint_wrapper, partial(torch.compile, backend="eager")]
+)
+def test_parts_of_a_network_may_be_wrapped(wrap):
+    plain = scatter(chain())
+    structure = Channels(IMAGE, by="norm", filters=True)
+    masks = one_shot(
+        nn.Sequential(copy.deepcopy(plain[:6]), *copy.deepcopy(plain[6:])), 0.5, structure=structure
+    )
+    model = nn.Sequential(wrap(plain[:6]), *plain[6:])
+    assert one_shot(model, 0.5, structure=structure) == masks
+    small = fadeout.compact(model, IMAGE)
+    same_outputs(model, small, IMAGE)
+    assert size(small) <= 0.5 * size(model)
+    assert size(fadeout.compact(model, IMAGE, leaves=[model[0]])) == size(model)
 
 
 def test_what_is_known_to_stay_is_no_candidate():

@@ -20,7 +20,7 @@ from fadeout.graph.kept import copied, keeps
 from fadeout.graph.network import Network
 from fadeout.graph.outputs import agree, of_other_sizes
 from fadeout.graph.trace import trace
-from fadeout.torch_bridge.parameters import unwrap
+from fadeout.torch_bridge.parameters import clean, unwrap
 
 
 @overload
@@ -179,8 +179,9 @@ def apply_plan(model: nn.Module, plan: Plan, leaves: Iterable[Any] = ()) -> nn.M
         for channel, value in plan.constants.get(name, {}).items():
             flow.constant[int(channel)] = value
     small = cut(analysis, rewrite=plan.rewrite).model
+    names = {clean(small, name): name for name, _ in small.named_modules()}
     for layer, norm in plan.folded.items():
-        fold(small, layer, norm)
+        fold(small, names.get(layer, layer), names.get(norm, norm))
     set_plans(small, [*plans_of(model), plan])
     return small
 

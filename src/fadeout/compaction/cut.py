@@ -19,6 +19,7 @@ from fadeout.graph.example import as_data
 from fadeout.graph.gather import Gather
 from fadeout.graph.kept import copied
 from fadeout.graph.sizes import Attribute, attribute_of
+from fadeout.torch_bridge.parameters import clean
 from fadeout.torch_bridge.retracing import Retracer
 from fadeout.torch_bridge.submodules import replaced
 
@@ -68,6 +69,7 @@ def cut(analysis: Analysis, fold: bool = False, rewrite: bool = False) -> Cut:
     folded = foldable(analysis, renamed) if fold else {}
     for layer, norm in folded.items():
         fold_norm(small, layer, norm)
+    folded = {clean(small, layer): clean(small, norm) for layer, norm in folded.items()}
     return Cut(small, _plan(editor, renamed, folded, rewrite), editor.slices, renamed, rewritten)
 
 

@@ -32,10 +32,15 @@ def cut_optimizer(optimizer: Optimizer, model: nn.Module, cut: Cut) -> Optimizer
     for group in optimizer.param_groups:
         here = [(p, successor(p)) for p in group["params"]]
         pairs += [(p, q) for p, q in here if q is not None]
-        groups.append({**group, "params": [q for _, q in here if q is not None]})
+        settings = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+        groups.append({**settings, "params": [q for _, q in here if q is not None]})
     # biases that came into being when constants were folded go with the others, in the first group
     born = new.keys() - {cut.name_now(name) for name in names.values()}
     groups[0]["params"] += [q for name, q in new.items() if name in born]
+    names_now = {id(q): name for name, q in new.items()}
+    for group in groups:
+        if "param_names" in group:  # of an optimizer that was built from named_parameters()
+            group["param_names"] = [names_now[id(q)] for q in group["params"]]
     accepted = inspect.signature(type(optimizer).__init__).parameters
     small = type(optimizer)(groups, **{k: v for k, v in optimizer.defaults.items() if k in accepted})
     for old, parameter in pairs:

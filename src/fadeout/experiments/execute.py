@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import time
 import warnings
@@ -242,6 +243,11 @@ class Execution:
     def _after_step(self, now: Step) -> None:
         self.epoch, self.step, self.tested = now.epoch, now.step + 1, None
         self.losses.append(now.loss.item())
+        if math.isnan(self.losses[-1]):  # where a pruner acts, it has noticed already
+            raise ValueError(
+                f"the loss is NaN in epoch {now.epoch + 1}, step {now.step + 1}: training has diverged. Take "
+                "a smaller --lr"
+            )
         if self.step == self.steps:
             self.epoch, self.step = self.epoch + 1, 0
             if self.epoch % self.run.evaluate_every == 0 or self.epoch == self.ends[self.phase]:

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -27,6 +28,7 @@ from fadeout.graph.example import Example
 from fadeout.graph.kept import keep, kept_on
 from fadeout.graph.sizes import Asked, Attribute, Computed, Size, is_asked
 from fadeout.torch_bridge.modes import in_mode
+from fadeout.torch_bridge.parameters import clean, unwrap
 
 
 class Recording(TorchFunctionMode):
@@ -129,13 +131,14 @@ class Recording(TorchFunctionMode):
         self.path.append(self._modules[id(module)])
         with self._pause():
             is_leaf = module is not self.model and self.is_leaf(module, args, kwargs)
+        inner = unwrap(module)  # a part may be compiled by itself
         if not is_leaf:
-            result = call(module, *args, **kwargs)
+            result = (partial(call, module) if inner is module else inner)(*args, **kwargs)
             self.path.pop()
             return result
         versions = [(one, one._version) for one in args if isinstance(one, Tensor)]
         with self._pause(), in_mode(module, training=False):  # so that nothing is learned
-            result = call(module, *args, **kwargs)
+            result = call(inner, *args, **kwargs)
             if any(result is one and one._version == version for one, version in versions):
                 result = result.view_as(result)
         self._note("call_module", self._modules[id(module)], args, kwargs, result)
@@ -153,7 +156,9 @@ class Recording(TorchFunctionMode):
     # How it is noted
 
     def _note(self, op: str, target: Any, args: Any, kwargs: Any, result: Any) -> None:
-        node = self.graph.create_node(op, target, self._argument(tuple(args)), self._argument(kwargs))
+        own = clean(self.model, target) if op == "call_module" else target  # plans know it by this name
+        node = self.graph.create_node(op, own, self._argument(tuple(args)), self._argument(kwargs))
+        node.target = target
         node.meta["line"] = _line()
         has_parameters = op == "call_module" and any(True for _ in self._module(target).parameters())
         if has_parameters or any(one in self._learned for one in node.all_input_nodes):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fadeout import criteria
-from fadeout._arguments import Count, checked
+from fadeout._arguments import Count, checked, shown
 from fadeout._checks import checked_sparsity
 from fadeout.criteria import Criterion, check_elementwise
 from fadeout.masks import Masks
@@ -16,7 +16,7 @@ from fadeout.methods.method import Method, Phase
 from fadeout.schedules import Fraction
 from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
-from fadeout.structures.scores import keep_down, scores_of
+from fadeout.structures.scores import keep_down, looks_at_gradients, scores_of
 from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, named
 from fadeout.torch_bridge.sharding import block_of, distributed_as, whole
 
@@ -124,6 +124,11 @@ def lowest(
     for name, is_odd in zip(scores, odd, strict=True):
         if is_odd:
             raise ValueError(f"{name!r} has no score: its weights hold NaN, or {criterion} gives it")
+    if looks_at_gradients(criterion) and not any(bound.layout.any([bool(s.any()) for s in scores.values()])):
+        raise ValueError(
+            f"the criterion {shown(criterion)} scores all weights zero: it looks at gradients, which the "
+            "parameters do not hold. Call backward() on a loss first"
+        )
     parameters = bound.parameters
     taken = {n: ~block_of(mask, parameters[n]) for n, mask in before.items() if n in parameters}
     gone = bound.select(keep_down(scores, taken), sparsity)

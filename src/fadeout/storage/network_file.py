@@ -133,6 +133,11 @@ def load(path: str | os.PathLike[str], build: Callable[[], nn.Module], *, leaves
     if not isinstance(model, nn.Module):
         raise ValueError(f"build() makes a {type(model).__name__}, not a network")
     model = unwrap(model)
+    if any(one.is_meta for one in chain(model.parameters(), model.buffers())):
+        raise ValueError(
+            "build() makes a network on the device 'meta', where weights have no values: build it on a real "
+            "device, or call to_empty(device='cpu') in build(), where all that it needs is in its state_dict"
+        )
     _set_main_type(model, file.packed)
     for number, plan in enumerate(file.plans):
         try:

@@ -44,6 +44,12 @@ class Layer:
     def dim(self, name: str) -> int:
         return self.dims.get(name, 0)
 
+    def with_names(self, new: Callable[[str], str]) -> "Layer":
+        """The same layer, with other names for its parameters."""
+        fading, scored = tuple(map(new, self.fading)), tuple(map(new, self.scored))
+        rows, dims = ({new(name): one for name, one in own.items()} for own in (self.rows, self.dims))
+        return replace(self, fading=fading, scored=scored, rows=rows, dims=dims)
+
     def by_unit(self, name: str, sizes: Tensor) -> Tensor:
         """The norm for each channel, from those of the slices."""
         if name not in self.rows:

@@ -35,6 +35,7 @@ from fadeout.torch_bridge.parameters import (
     Prunable,
     check_kinds,
     chosen_by,
+    clean,
     group_of,
     has_two_dimensions,
     held_by,
@@ -157,13 +158,18 @@ class Channels(Structure):
         trained = {n for n, p in everything.items() if p.requires_grad and (held is None or id(p) in held)}
         chosen = trained if prunable is has_two_dimensions else set(chosen_by(prunable, everything))
 
-        def named_by(layer: Layer) -> Sequence[str]:
+        def cleaned(layer: Layer) -> Layer:  # modules inside may be wrapped
+            return layer.with_names(lambda name: clean(network.model, name))
+
+        def takes_part(layer: Layer) -> bool:
+            layer = cleaned(layer)
             # a list may name the filter instead; what is true of a filter says nothing of its batch-norm
-            return layer.fading[:1] if callable(prunable) else (layer.fading[0], *layer.scored)
+            names = layer.fading[:1] if callable(prunable) else (layer.fading[0], *layer.scored)
+            return trained.issuperset(layer.fading) and not chosen.isdisjoint(names)
 
         layers = find_layers(
             network,
-            lambda layer: trained.issuperset(layer.fading) and not chosen.isdisjoint(named_by(layer)),
+            takes_part,
             by_norm=self.by == "norm",
             filters=self.filters,
             as_in_paper=self.candidates == "paper",
@@ -171,6 +177,7 @@ class Channels(Structure):
         )
         if self.of != "time":  # which counts what compact(..., for_inference=True) leaves
             warn_of_training(network, layers, self.couple)
+        layers = [cleaned(layer) for layer in layers]
         parameters = {n: everything[n] for layer in layers for n in (*layer.scored, *layer.fading)}
         check_kinds(parameters)
         layout = Layout(parameters, group_of(model), alone=optimizers is None)

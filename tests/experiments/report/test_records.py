@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.reports import record, section, write_lines
+from support.reports import record, write_lines
 
 from fadeout.experiments.report.records import read
 
@@ -74,8 +74,3 @@ def test_nothing_found(tmp_path):
         read(tmp_path)
     with pytest.raises(ValueError, match="there is no such file or folder"):
         read(tmp_path / "absent")
-
-
-def test_an_unknown_kind():
-    with pytest.raises(ValueError, match="one of curve, grid, table, got 'pie'"):
-        section([], kind="pie")
