@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from support.helpers import size
 from support.structured import IMAGE, Residual, chain, scatter
+from torch import nn
 
 import fadeout
 from fadeout import Channels, Elements
@@ -99,6 +100,25 @@ def test_the_target_is_reached_and_removal_changes_nothing(method, arguments):
         count = lambda network: fadeout.measure(network, IMAGE.double()).total.macs  # noqa: E731
     least = 0.4 * count(model)
     assert 0.6 * least < count(fadeout.compact(model, IMAGE.double())) <= least
+
+
+@pytest.mark.parametrize("method", ["greg", "hesso"])
+def test_channels_of_several_slices_go_as_one(method):
+    """What gates a gated linear unit, and what it gates: two rows of one filter."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.GLU(), nn.Linear(8, 3)).double()
+    optimizer, example = torch.optim.SGD(model.parameters(), lr=0.05), torch.randn(8, 6).double()
+    structure = Channels(example, by="norm")
+    pruner = METHODS[method](model, optimizer, sparsity=0.4, steps=STEPS, structure=structure)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        F.cross_entropy(model(example), (torch.arange(8) + step) % 3).backward()
+        optimizer.step()
+    stays = pruner.remove()["0.weight"].any(1)
+    assert torch.equal(stays[:8], stays[8:])
+    small = fadeout.compact(model, example)
+    assert size(small) <= 0.6 * size(model)
+    assert torch.allclose(small(example), model(example))
 
 
 KILLS = {"greg": (32, 35, 45), "hesso": (3, 7, 20), "depgraph": (3, 29, 45)}

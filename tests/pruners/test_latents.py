@@ -319,6 +319,23 @@ def test_what_is_loaded_after_an_interrupted_step_stays_what_it_is():
     assert torch.equal(pruner.state_dict()["latents"]["weight"], saved[1]["latents"]["weight"])
 
 
+def test_the_best_of_several_moments_may_be_loaded_before_removal():
+    """It is as sparse as it will be, but had not settled: its own zeros go, not those of the end."""
+    torch.manual_seed(0)
+    model = nn.Linear(20, 20, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    pruner = SelectiveWeightDecay(model, optimizer, sparsity=0.8, steps=40, fade=Latent())
+    for step in range(40):
+        model.weight.grad = torch.randn_like(model.weight)
+        optimizer.step()
+        if step == 21:
+            best = copy.deepcopy(model.state_dict())
+    assert not torch.equal(best["weight"] == 0, model.weight == 0)
+    model.load_state_dict(best)
+    assert pruner.remove().left == 80
+    assert torch.equal(model.weight, best["weight"])
+
+
 def test_a_closure_sees_the_sparse_network():
     torch.manual_seed(0)
     model, seen = nn.Linear(10, 10, bias=False), []

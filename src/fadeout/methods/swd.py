@@ -235,6 +235,9 @@ class SelectiveWeightDecay(Pruner):
 
     def masks(self) -> Masks:
         self._recover()
+        if self._latents is not None:  # weights of an earlier moment may have been loaded since they settled
+            held = self._latents.held
+            self._scores.gone = {name: mask & (self.weight(name) == 0) for name, mask in held.items()}
         return super().masks()
 
     def state_dict(self) -> dict[str, Any]:

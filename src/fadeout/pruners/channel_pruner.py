@@ -58,7 +58,8 @@ class ChannelPruner(MaskPruner):
                 first = not any(offset for d, offset in enumerate(region.offset) if d != dim)
                 if weight.numel() and number == 0 and first:
                     index = tuple(slice(None) if d == dim else 0 for d in range(weight.dim()))
-                    scores[name][index] = score[region.slices[dim]].to(scores[name])
+                    own = layer.in_slices(name, score, region.whole[dim])
+                    scores[name][index] = own[region.slices[dim]].to(scores[name])
         return self._bound.select(keep_down(scores, self.held), sparsity)
 
     def sum_by_channel(self, values: Callable[[str], Tensor], names: Container[str]) -> list[Tensor]:
@@ -75,5 +76,8 @@ class ChannelPruner(MaskPruner):
                     value = double(values(name))
                     dim = layer.dim(name)
                     rows = value if value.dim() == 1 else value.movedim(dim, 0).flatten(1).sum(1)
-                    total[region_of(self.parameters[name]).slices[dim]] += rows.cpu()
+                    region = region_of(self.parameters[name])
+                    own = torch.zeros(region.whole[dim], dtype=torch.float64, device="cpu")
+                    own[region.slices[dim]] = rows.cpu()
+                    total += layer.sum_by_unit(name, own)
         return list(self._layout.add(torch.cat(sums)).split([layer.width for layer in self._bound.layers]))

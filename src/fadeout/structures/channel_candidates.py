@@ -57,6 +57,16 @@ class Layer:
         each = sizes[torch.from_numpy(self.rows[name]).to(sizes.device)]
         return each.norm(dim=1).masked_fill(each.isneginf().any(1), -math.inf)
 
+    def sum_by_unit(self, name: str, values: Tensor) -> Tensor:
+        """The sum for each channel, from values of the slices."""
+        return values[torch.from_numpy(self.rows[name])].sum(1) if name in self.rows else values
+
+    def in_slices(self, name: str, values: Tensor, count: int) -> Tensor:
+        """A value of each channel in the first of its slices, zero in the others: their norm is the value."""
+        if name not in self.rows:
+            return values
+        return values.new_zeros(count).index_copy(0, torch.from_numpy(self.rows[name][:, 0].copy()), values)
+
     def by_slice(self, name: str, dead: Tensor, count: int) -> Tensor:
         """Which slices of a parameter belong to the channels that are dead."""
         if name not in self.rows:
