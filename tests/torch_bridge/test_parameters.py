@@ -153,7 +153,7 @@ def test_the_choice_is_made_once(prune, train):
     model[1].weight.requires_grad_(True)
     optimizer.add_param_group({"params": list(model[2].parameters())})
     model(torch.ones(1, 2)).sum().backward()
-    with pytest.warns(UserWarning, match=r"1\.weight began to train after the pruner was built"):
+    with pytest.warns(UserWarning, match=r"1\.weight, 2\.weight began to train after the pruner was built"):
         optimizer.step()
     assert list(pruner.masks()) == ["0.weight"]
 

@@ -166,8 +166,9 @@ class StepPruner(Rounds, ABC):
         if callable(prunable):
             everything = named(self._model)
             wanted += [n for n in chosen_by(prunable, everything) if everything[n].is_floating_point()]
-        share = self._share_of_all(self.parameters)
-        few = self.structure.counts_weights and share < self._share_of_all(set(wanted)) / 2
+        share, counts = self._share_of_all(self.parameters), self.structure.counts_weights
+        self._idle = set(wanted if counts else self._frozen) - self._training()
+        few = counts and share < self._share_of_all(set(wanted)) / 2
         only = f"only {percent(share)} of the model's weights take part"
         if self._frozen:
             said = (
@@ -380,17 +381,20 @@ class StepPruner(Rounds, ABC):
             blocks[name] = block_of(tensor.detach(), parameter).clone().to(parameter.device)
         return blocks
 
+    def _training(self) -> set[str]:
+        """The parameters that train, and that an optimizer holds, by name."""
+        held = held_by(self.optimizers)
+        return {name for name, p in named(self._model).items() if p.requires_grad and id(p) in held}
+
     def _check_model(self) -> None:
         check_unchanged(self._model, self.parameters)
-        now = dict(named(self._model))
-        held = held_by(self.optimizers)
-        thawed = [n for n in self._frozen if n in now and now[n].requires_grad and id(now[n]) in held]
-        if thawed:
-            self._frozen = [name for name in self._frozen if name not in thawed]
+        late = sorted(self._idle & self._training())
+        if late:
+            self._idle -= set(late)
             warnings.warn(
-                f"{', '.join(thawed[:5])} began to train after the pruner was built, which leaves what was "
-                "frozen then alone: the network will keep more weights than asked for. Unfreeze first, then "
-                "build the pruner",
+                f"{', '.join(late[:5])} began to train after the pruner was built, which leaves alone what "
+                "was frozen then, or held by no optimizer: the network will keep more weights than asked "
+                "for. Unfreeze first, give all to the optimizer, then build the pruner",
                 stacklevel=2,
             )
 
