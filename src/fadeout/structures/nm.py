@@ -138,7 +138,8 @@ class NM(Structure):
 
     def _shrink_lowest(self, weight: Tensor, factor: float) -> None:
         """Multiply the ``m - n`` lowest of each group in place, by compiled code that needs no marks."""
-        later, width = torch.as_tensor(self._places(weight)[0]), prod(weight.shape[2:])
+        later = torch.as_tensor(self._places(weight)[0], device=weight.device)
+        width = prod(weight.shape[2:])
         for row in (piece.view(-1) for piece in split(weight)):
             shrink_lowest(row, later[: len(row)], self.n, self.m, width, factor)
 
