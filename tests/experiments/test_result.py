@@ -1,5 +1,8 @@
 """What is kept of a run, and what is said of it in a line."""
 
+import traceback
+from pathlib import Path
+
 import torch
 
 from fadeout.experiments.build import build_data, build_model
@@ -67,3 +70,18 @@ def test_lines():
     failed = make_failure(RUN, "Traceback\nValueError: too large\n")
     assert describe_record(failed).endswith("one_shot 80 % of weights seed 0: failed: ValueError: too large")
     assert describe_record(failed | {"error": ""}).endswith("seed 0: failed: no reason was recorded")
+
+
+def test_a_failure_names_modules_and_no_folder_of_this_machine():
+    try:
+        torch.zeros(2).view(3)
+    except RuntimeError:
+        text = traceback.format_exc()
+    try:
+        make_record(None, None, None, None, None, None)
+    except Exception:
+        text += traceback.format_exc()
+    error = make_failure(RUN, text)["error"]
+    assert 'File "fadeout/experiments/result.py", line' in error
+    assert str(Path(make_failure.__code__.co_filename).parents[2]) not in error
+    assert "Error: " in error

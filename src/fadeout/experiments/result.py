@@ -1,6 +1,8 @@
 """What is kept of a finished run: accuracies, sizes, and the conditions under which they came about."""
 
 import copy
+import os
+import sys
 import warnings
 from typing import Any
 
@@ -71,7 +73,9 @@ def _milliseconds(run: Run, start: nn.Module, finished: nn.Module, example: Any)
 
 
 def make_failure(run: Run, error: str) -> dict[str, Any]:
-    """The record of a run that failed."""
+    """The record of a run that failed; its traceback names modules, not the folders of this machine."""
+    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
+        error = error.replace(f'"{folder}{os.sep}', '"')
     return {
         "version": VERSION,
         "hash": run.hash,
