@@ -36,7 +36,7 @@ frames = []
 def note() -> None:
     """What the network's weights, and the latents behind them, are now."""
     weights = torch.cat([p.detach().flatten() for p in pruner.parameters.values()])
-    values = pruner._latents.values if pruner._latents is not None else {}
+    values = pruner._bound_fade.values
     latents = torch.cat(
         [values.get(name, p.detach()).flatten() for name, p in pruner.parameters.items()]
     ).abs()

@@ -224,7 +224,7 @@ def drift(layout: str | None, scope: str, fade: str, method: str = "swd") -> dic
             fade=FADES[fade](),
             criterion=criterion,
         )
-        pruner._calms = method == "calm"  # as if there were batch-norms
+        pruner._bound_fade._calms = method == "calm"  # as if there were batch-norms
     masks = []
     for number in range(30):
         torch.manual_seed(number)

@@ -96,7 +96,6 @@ class ST3(SelectiveWeightDecay):
             raise ValueError(
                 f"ST-3 prunes single weights: structure is fadeout.Elements(), got {structure!r}"
             )
-        fade = SoftThreshold()
         super().__init__(
             model,
             optimizer,
@@ -104,14 +103,15 @@ class ST3(SelectiveWeightDecay):
             steps=steps,
             structure=structure,
             criterion=criterion,
-            fade=fade,
+            fade=SoftThreshold(),
             prunable=prunable,
         )
         split = [name for name, parameter in self.parameters.items() if is_split(parameter)]
         if split:
             raise ValueError(f"ST-3 rescales whole rows, and those of {split[0]!r} lie on several processes")
-        self._latents = Rescaled(self.weight, self._layout, fade, self._base)
-        self._calms = False  # gradients go straight through, those of empty channels too
+
+    def _bind_fade(self) -> "Rescaled":
+        return Rescaled(self, SoftThreshold(), calm=False)  # gradients go straight through, whatever is empty
 
 
 class Rescaled(Latents):

@@ -1,30 +1,26 @@
 """Selective weight decay (Tessier et al., 2022)."""
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
-import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from fadeout._arguments import checked
 from fadeout.criteria import Criterion
-from fadeout.fades import Decay, Fade, Latent, learning_rate
+from fadeout.fades import Decay, Fade, Latent
 from fadeout.masks import Masks
 from fadeout.methods.method import Method, Phase, train
+from fadeout.pruners.bound_fade import BoundFade
 from fadeout.pruners.latents import Latents
+from fadeout.pruners.penalty import Penalty
 from fadeout.pruners.pruner import Pruner
+from fadeout.pruners.shrinkage import Shrinkage
 from fadeout.schedules import Schedule, Sparsity, Steps, exponential
-from fadeout.structures.base import Marked, Structure, Target, change_, flush_
+from fadeout.structures.base import Structure
 from fadeout.structures.elements import Elements
-from fadeout.torch_bridge.optimizers import is_schedule_free
-from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions, held_by, unwrap
-from fadeout.torch_bridge.sharding import gradient_of
-from fadeout.torch_bridge.step_hooks import check_outside_backward, gradient_scale, is_stepping
-from fadeout.torch_bridge.submodules import has_kind
-from fadeout.torch_bridge.tripwire import Tripwire
+from fadeout.torch_bridge.parameters import Prunable, has_two_dimensions
 
 
 class SelectiveWeightDecay(Pruner):
@@ -51,6 +47,7 @@ class SelectiveWeightDecay(Pruner):
         prunable: which parameters take part: a predicate on (name, parameter), or names; by default
             weights of two or more dimensions. Only those that the optimizer holds and trains.
 
+    >>> import torch
     >>> import fadeout
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Linear(10, 10)
@@ -68,7 +65,6 @@ class SelectiveWeightDecay(Pruner):
 
     _state_parts = (*Pruner._state_parts, "pending")
     _default_structure = Elements
-    _latents: Latents | None = None
 
     @checked
     def __init__(
@@ -85,11 +81,6 @@ class SelectiveWeightDecay(Pruner):
     ):
         structure = Elements() if structure is None else structure
         self._fade = structure.fade if fade is None else fade
-        self._chosen: Mapping[str, Target] = {}  # this step's targeted weights, from its begin to its end
-        self._pending: dict[str, float] = {}  # doses too small for the dtype of a parameter
-        self._warned = False
-        self._calms = False  # empty channels, where a norm would divide by how little they vary
-        self._sparsity_before = 0.0  # of the latents, at the end of the last step
         super().__init__(
             model,
             optimizer,
@@ -99,10 +90,13 @@ class SelectiveWeightDecay(Pruner):
             criterion=structure.criterion_for(model, self._fade) if criterion is None else criterion,
             prunable=prunable,
         )
+        self._bound_fade = self._bind_fade()
+
+    def _bind_fade(self) -> BoundFade:
+        """The fade, with what it does in a step."""
         if isinstance(self._fade, Latent):
-            self._latents = Latents(self.weight, self._layout, self._fade, self._base)
-            self._tripwire = Tripwire(unwrap(model), self._recover)
-            self._calms = has_kind(model, "batchnorm", "instancenorm")
+            return Latents(self, self._fade)
+        return Penalty(self, self._fade) if self._fade.on_gradient else Shrinkage(self, self._fade)
 
     @property
     def factor_now(self) -> float:
@@ -121,169 +115,50 @@ class SelectiveWeightDecay(Pruner):
     def acts_early(self) -> bool:
         return self._fade.on_gradient or self._fade.latent or super().acts_early
 
-    def open(self) -> None:
-        if self._latents is not None:
-            self._tripwire.arm()
-            self._latents.enter()
-            if self._latents.restored:  # what was targeted is found again, as a closure will want to know it
-                with self._clock.a_step_ago():  # at this one LAMP may look its shares up anew
-                    self._latents.choose(self._affected(self._sparsity_before))
+    # Around a step, all is the fade's: what each of these does is in its file in ``pruners/``
 
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        if self._latents is None:
-            yield
-            return
-        with self._latents.evaluation():
-            self._tripwire.disarm()  # the network is sparse, and a compiled one takes no hooks
-            try:
-                yield
-            finally:
-                self._tripwire.arm()
+    def open(self) -> None:
+        self._bound_fade.open()
+
+    def evaluation(self) -> AbstractContextManager[object]:
+        return self._bound_fade.evaluation()
 
     def begin(self) -> None:
         super().begin()
-        if self._fade.on_gradient:
-            self._chosen = self._affected(self.sparsity_now)
+        self._bound_fade.begin()
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> Tensor | None:
-        if self._latents is not None and self._calms:
-            self._latents.calm(self._gradients(optimizer))
-        if not self._fade.on_gradient:
-            return None
-        if wants_loss:  # a closure moves the weights and comes back, and the choice is that of the first time
-            self._chosen = {n: Marked(c.mask(self.weight(n))) for n, c in self._chosen.items()}
-        held = held_by([optimizer])
-        groups, scale, loss = self.groups(), gradient_scale(optimizer), None
-        for name, chosen in self._chosen.items():
-            parameter = self.parameters[name]
-            if id(parameter) not in held:
-                continue
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                raise ValueError(
-                    f"the gradient of {name!r} is sparse, and a penalty on it would be dense: "
-                    "use fadeout.Decay(..., mode='implicit')"
-                )
-            dose = self._fade.dose(self.progress, self.steps, groups[name])
-            self._warn_of_divergence(optimizer, learning_rate(groups[name]) * dose)
-            if groups[name].get("maximize", False):
-                dose = -dose  # the optimizer climbs, and the penalty is still to fall
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            own = gradient_of(parameter)
-            assert own is not None
-            for mask, weight, gradient in chosen.parts(self.weight(name), own):
-                targeted = torch.where(mask, weight, 0)
-                gradient.add_(self._fade.gradient(targeted, dose * scale))
-                if wants_loss and self._layout.owns(name):
-                    value = self._fade.loss(targeted, dose)
-                    loss = value if loss is None else loss + value.to(loss.device)
-        return self._sum_over_processes(loss) if wants_loss else None
+        return self._bound_fade.join(optimizer, wants_loss)
 
     def between(self) -> None:
-        if self._latents is not None:
-            self._latents.damp(self.progress)
-            self._latents.rest()
-            self._tripwire.disarm()
+        self._bound_fade.between()
 
     def onward(self) -> None:
-        if self._latents is not None:
-            check_outside_backward()
-            self._tripwire.arm()
-            self._latents.enter()
+        self._bound_fade.onward()
 
     def end(self) -> None:
-        if self._fade.on_gradient:
-            self.check_finite()
-            for name, target in self._chosen.items():
-                for mask, weight in target.parts(self.weight(name)):
-                    flush_(weight, mask)
-            self._chosen = {}
-        elif self._latents is not None and self._latents.held:
-            self.check_finite()
-            self._latents.rest()
-        else:
-            clock = self._clock
-            dose = self._fade.now(clock, self.groups())  # how many, and how strongly
-            sparsity = self._sparsity_at(dose.share)
-            if self._latents is not None:
-                self._latents.damp(clock.progress)
-            targets = self._affected(sparsity)  # which
-            if self._latents is not None:
-                self._latents.leave(targets)
-                self._sparsity_before = sparsity
-                if self._fade.settles(clock.progress, clock.steps) and sparsity == self.final_sparsity:
-                    self._latents.settle()
-                    self._scores.gone = self._latents.held
-            else:
-                for name, target in targets.items():
-                    self._shrink(name, target, dose.amounts[name])
-        if self._latents is not None:
-            self._tripwire.disarm()
-
-    def _recover(self) -> None:
-        """Leave the sparse form in the parameters after a step that an exception, or Ctrl-C, has ended."""
-        if self._latents is None or not self._latents.inside or any(map(is_stepping, self.optimizers)):
-            return
-        with torch.inference_mode(False):
-            self._latents.rest()
-        self._tripwire.disarm()
+        self._bound_fade.end()
 
     def detach(self) -> None:
-        self._recover()
+        if self._hooks is not None:
+            self._bound_fade.recover()
         super().detach()
 
     def masks(self) -> Masks:
-        self._recover()
-        if self._latents is not None:  # weights of an earlier moment may have been loaded since they settled
-            held = self._latents.held
-            self._scores.gone = {name: mask & (self.weight(name) == 0) for name, mask in held.items()}
+        self._bound_fade.recover()
+        self._bound_fade.look_for_settled()
         return super().masks()
 
     def state_dict(self) -> dict[str, Any]:
-        self._recover()
-        state = super().state_dict()
-        state["pending"] = {name: self._pending.get(name, 0.0) for name in self.parameters}
-        if self._latents is not None:
-            weights = {name: self.weight(name) for name in self._bound.fading}
-            held, values, groups = self._latents.held, self._latents.values, self.groups()
-            bases = {name: weight for name, weight in weights.items() if is_schedule_free(groups[name])}
-            state["latents"] = self._distributed({} if held else {**weights, **values})
-            if bases:
-                state["latent_bases"] = self._distributed({} if held else {**bases, **self._latents.bases})
-            state["settled"] = self._distributed(held)
-            state["latent_sparsity"] = self._sparsity_before
-        return state
+        self._bound_fade.recover()
+        return {**super().state_dict(), **self._bound_fade.state()}
 
     def _read(self, state: dict[str, Any]) -> dict[str, Any]:
-        if self._latents is None and "latents" in state:
-            raise ValueError(
-                f"the state is that of another fade: it has latent weights, and this pruner {self._fade}. "
-                "Pass the fade that it was saved with, fadeout.Latent()"
-            )
-        if self._latents is not None and not {"latents", "settled", "latent_sparsity"} <= state.keys():
-            raise ValueError(
-                "the state is that of another fade: it has none of Latent()'s latent weights. Pass the fade "
-                "that it was saved with: in version 0.1 the default was fadeout.Progressive()"
-            )
-        parts = super()._read(state)
-        if self._latents is not None:
-            parts["latents"] = self._blocks(state["latents"]) if parts["step"] else {}
-            parts["bases"] = self._blocks(state.get("latent_bases", {})) if parts["step"] else {}
-            parts["held"] = self._blocks(state["settled"])
-            parts["latent_sparsity"] = float(state["latent_sparsity"])
-            missing = [name for name in self._bound.fading if name not in state["latents"]]
-            if missing and not parts["held"]:
-                raise ValueError(f"the state has no latent weights of {missing[0]!r}: it is not whole")
-        return {**parts, "pending": {name: float(dose) for name, dose in state["pending"].items() if dose}}
+        return {**self._bound_fade.read(state), **super()._read(state)}
 
     def _restore(self, parts: dict[str, Any]) -> None:
         super()._restore(parts)
-        self._pending = parts["pending"]
-        if self._latents is not None:
-            self._latents.restore(parts["latents"], parts["bases"], parts["held"])
-            self._scores.gone = parts["held"]
-            self._sparsity_before = parts["latent_sparsity"]
+        self._bound_fade.restore(parts)
 
     def share(self) -> float:
         return self._fade.target(self.progress, self.steps)
@@ -305,59 +180,8 @@ class SelectiveWeightDecay(Pruner):
                     return f"parameter group {number} of {type(optimizer).__name__} (it holds {name!r})"
         raise AssertionError(f"no optimizer holds the group of {name!r}")
 
-    def _affected(self, sparsity: float) -> Mapping[str, Target]:
-        targets = self._choose(sparsity)
-        if self._fade.selective:
-            return targets
-        return {name: Marked(torch.ones_like(self.weight(name), dtype=torch.bool)) for name in targets}
-
-    def _shrink(self, name: str, target: Target, dose: float) -> None:
-        weight = self.weight(name)
-        if weight.dtype.itemsize < 4:
-            dose = self._representable(name, target, dose)
-            if not dose:
-                return
-        for base in self._base(name):  # first, while the weights still say which are targeted
-            for mask, _, own in target.parts(weight, base):
-                own.copy_(torch.where(mask, self._fade.shrink(own, dose), own))
-                flush_(own, mask)
-        factor = self._fade.multiplier(dose)
-        if factor is None:
-            change_(target, weight, lambda wide: self._fade.shrink(wide, dose))
-        else:
-            target.scale_(weight, factor)
-
-    def _representable(self, name: str, target: Target, dose: float) -> float:
-        """Save up doses that a parameter below float32 cannot represent: 0.999 w is w in bfloat16."""
-        weight = self.weight(name)
-        dose = self._fade.add(self._pending.pop(name, 0.0), dose)
-        sizes = [torch.where(mask, w, 0).abs().amax() for mask, w in target.parts(weight) if w.numel()]
-        largest = self._layout.most(float(torch.stack(sizes).amax()) if sizes else 0.0)
-        exact = torch.tensor(largest, dtype=torch.float64, device="cpu")
-        change = largest - float(self._fade.shrink(exact, dose))
-        if change < 8 * torch.finfo(weight.dtype).eps * largest:
-            self._pending[name] = dose
-            return 0.0
-        return dose
-
-    def _warn_of_divergence(self, optimizer: Optimizer, rate: float) -> None:
-        if rate >= 2 and isinstance(optimizer, SGD) and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"at step {self.steps_taken} lr * strength * mu = {rate:.3g}: from 2 on, SGD overshoots and "
-                "the targeted weights grow. Use fadeout.Decay(..., mode='implicit'), which cannot diverge",
-                stacklevel=2,
-            )
-
     def _blame(self) -> str:
-        if self._latents is not None:
-            return ", and the parameters hold the latent weights"
-        if not self._fade.on_gradient:
-            return ""
-        return (
-            ". The penalty that joins the gradient may be too strong: mode='implicit' cannot diverge, "
-            "whatever its strength"
-        )
+        return self._bound_fade.blame
 
 
 # As a method of an experiment -------------------------------------------------------------------------------

@@ -1,53 +1,173 @@
 """Latent weights: what the optimizer steps, while the network runs on their sparse form."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from fadeout.fades import Latent
+from fadeout.pruners.bound_fade import BoundFade
+from fadeout.pruners.pruner import Pruner
 from fadeout.selection import passes
 from fadeout.structures.base import Target
-from fadeout.torch_bridge.sharding import Layout
+from fadeout.torch_bridge.optimizers import is_schedule_free
+from fadeout.torch_bridge.parameters import unwrap
+from fadeout.torch_bridge.step_hooks import check_outside_backward, is_stepping
+from fadeout.torch_bridge.submodules import has_kind
+from fadeout.torch_bridge.tripwire import Tripwire
 
 
-class Latents:
-    """The latent weights of some parameters: in these while an optimizer steps, beside them at other times.
+class Latents(BoundFade):
+    """The latent weights of a network: in its parameters while an optimizer steps, beside them otherwise.
+
+    What a schedule-free optimizer steps beside a parameter (its base) has latents too, and between steps the
+    same part is left of them as of the weights.
 
     All is done inside an optimizer's hooks, where gradients are off.
 
     Args:
-        weight: gives this process's block of a parameter, by name.
-        layout: which process has which of them.
+        pruner: whose weights these are.
         fade: what the network runs on, of latents and a threshold, and how slowly targeted latents move.
-        base: what a schedule-free optimizer steps beside a parameter, by name. It has latents too, and
-            between steps the same part is left of them as of the weights.
+        calm: whether gradients of empty rows are scaled down; by default where a batch-norm would make them
+            large.
     """
 
-    def __init__(
-        self,
-        weight: Callable[[str], Tensor],
-        layout: Layout,
-        fade: Latent,
-        base: Callable[[str], list[Tensor]] = lambda name: [],
-    ):
-        self._weight, self._layout, self._fade, self._base = weight, layout, fade, base
+    blame = ", and the parameters hold the latent weights"
+    _fade: Latent  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, pruner: Pruner, fade: Latent, calm: bool | None = None):
+        super().__init__(pruner, fade)
         self.values: dict[str, Tensor] = {}
         """By name; none before the first step, when the weights are their own latents, or once settled."""
-        self.bases: dict[str, Tensor] = {}
-        """Those of what a schedule-free optimizer steps beside the weights; none for other optimizers."""
-        self.held: dict[str, Tensor] = {}
-        """Masks of what stays zero, once settled."""
-        self.inside = False  # the parameters, as in a step
+        self._bases: dict[str, Tensor] = {}
+        self._held: dict[str, Tensor] = {}  # masks of what stays zero, once settled
+        self._inside = False  # the parameters, as in a step
         self._entered = set[str]()  # what of them has latents that are newer than the values kept here
         self._targets: Mapping[str, Target] = {}
         self._thresholds: dict[str, float] = {}
+        self._sparsity = 0.0  # of the targets
         self._left: dict[str, tuple[int, int]] = {}  # fingerprints of what was left in the parameters
+        self._calms = has_kind(pruner._model, "batchnorm", "instancenorm") if calm is None else calm
+        self._tripwire = Tripwire(unwrap(pruner._model), self.recover)
 
-    def enter(self) -> None:
+    # In a step ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        self._tripwire.arm()
+        self._enter()
+        if self.values and not self._targets:  # they were loaded, and a closure will want to know the targets
+            with self._clock.a_step_ago():  # at this one LAMP may look its shares up anew
+                self._choose(self._sparsity)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """The sparse form in the parameters, for a closure that is evaluated in the middle of a step."""
+        with torch.no_grad():
+            moved = {name: self._weight(name).clone() for name in self._held or self._targets}
+            for name in self._targets:
+                self._entered.discard(name)
+                self._write(name, self._weight(name), moved[name])
+            for name, mask in self._held.items():
+                self._weight(name).masked_fill_(mask, 0)
+        self._tripwire.disarm()  # the network is sparse, and a compiled one takes no hooks
+        try:
+            yield
+        finally:
+            self._tripwire.arm()
+            with torch.no_grad():
+                for name, latent in moved.items():
+                    self._weight(name).copy_(latent)
+                self._entered.update(self._targets)
+
+    def join(self, optimizer: Optimizer, wants_loss: bool) -> None:
+        if self._calms:
+            self._calm(self._pruner._gradients(optimizer))
+
+    def between(self) -> None:
+        self._damp()
+        self._rest()
+
+    def onward(self) -> None:
+        check_outside_backward()
+        self._tripwire.arm()
+        self._enter()
+
+    def end(self) -> None:
+        pruner, clock = self._pruner, self._clock
+        if self._held:
+            pruner.check_finite()
+            self._rest()
+            return
+        pruner.groups()  # raises where an optimizer has lost a parameter
+        self._damp()
+        self._choose(pruner.sparsity_now)
+        self._rest()
+        if self._fade.settles(clock.progress, clock.steps) and self._sparsity == pruner.final_sparsity:
+            self._settle()
+
+    def recover(self) -> None:
+        if self._inside and not any(map(is_stepping, self._pruner.optimizers)):
+            with torch.inference_mode(False):
+                self._rest()
+
+    def look_for_settled(
+        self,
+    ) -> None:  # weights of an earlier moment may have been loaded since they settled
+        masks = {name: mask & (self._weight(name) == 0) for name, mask in self._held.items()}
+        self._pruner._scores.gone = masks
+
+    # State --------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        pruner, settled = self._pruner, bool(self._held)
+        weights = {name: self._weight(name) for name in pruner._bound.fading}
+        groups = pruner.groups()
+        bases = {name: weight for name, weight in weights.items() if is_schedule_free(groups[name])}
+        state = super().state()
+        state["latents"] = pruner._distributed({} if settled else {**weights, **self.values})
+        if bases:
+            state["latent_bases"] = pruner._distributed({} if settled else {**bases, **self._bases})
+        return {**state, "settled": pruner._distributed(self._held), "latent_sparsity": self._sparsity}
+
+    def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        if not {"latents", "settled", "latent_sparsity"} <= state.keys():
+            raise ValueError(
+                "the state is that of another fade: it has none of Latent()'s latent weights. Pass the fade "
+                "that it was saved with: in version 0.1 the default was fadeout.Progressive()"
+            )
+        blocks, begun = self._pruner._blocks, bool(state["step"])
+        held = blocks(state["settled"])
+        missing = [name for name in self._pruner._bound.fading if name not in state["latents"]]
+        if missing and not held:
+            raise ValueError(f"the state has no latent weights of {missing[0]!r}: it is not whole")
+        return {
+            **super().read(state),
+            "latents": blocks(state["latents"]) if begun else {},
+            "bases": blocks(state.get("latent_bases", {})) if begun else {},
+            "held": held,
+            "latent_sparsity": float(state["latent_sparsity"]),
+        }
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
+        super().restore(parts)
+        self.values, self._bases, self._held = parts["latents"], parts["bases"], parts["held"]
+        self._pruner._scores.gone = self._held
+        self._sparsity = parts["latent_sparsity"]
+        self._targets, self._left = {}, {}
+        self._inside, self._entered = False, set()
+
+    # Inside -------------------------------------------------------------------------------------
+
+    def _weight(self, name: str) -> Tensor:
+        return self._pruner.weight(name)
+
+    def _enter(self) -> None:
         """Put the latents into the parameters, for a step."""
-        self.inside = True
+        self._inside = True
         for name, latent in self.values.items():
             weight = self._weight(name)
             written_into = name in self._left and self._left[name] != _fingerprint(weight)
@@ -63,7 +183,7 @@ class Latents:
                 base.copy_(own)
             self._entered.add(name)
 
-    def calm(self, gradients: Mapping[str, Tensor]) -> None:
+    def _calm(self, gradients: Mapping[str, Tensor]) -> None:
         """Scale the gradients of rows of which no weight is left down to those of others, where larger.
 
         A batch-norm divides by how much a channel varies. Of one that is always zero, gradients are hundreds
@@ -86,32 +206,35 @@ class Latents:
                 own = scale[rows].to(gradient.device, gradient.dtype)
                 gradient.mul_(own.view(-1, *[1] * (gradient.dim() - 1)))
 
-    def damp(self, progress: float) -> None:
+    def _damp(self) -> None:
         """Take a part of the step back where a latent was targeted in it."""
-        back = 1 - self._fade.pace(progress)
+        back = 1 - self._fade.pace(self._clock.progress)
         for name, target in self._targets.items() if back else ():
             latent = self.values[name]
             for now, before in ((self._weight(name), latent), *self._based(name)):
                 target.pull_(latent, now, before, back)
 
-    def leave(self, targets: Mapping[str, Target]) -> None:
-        """Take the latents out of the parameters after a step, and leave their sparse form there."""
-        self.choose(targets)
-        self.rest()
+    def _choose(self, sparsity: float) -> None:
+        """Set what is targeted among the latents, which are in the parameters now."""
+        targets = self.targets(sparsity)
+        self._thresholds = {
+            name: target.threshold(self._weight(name), self._layout.most) for name, target in targets.items()
+        }
+        self._targets, self._sparsity = targets, sparsity
 
-    def rest(self) -> None:
-        """The same with what was targeted before, until :meth:`enter`; what has settled is set to zero.
+    def _rest(self) -> None:
+        """Take the latents out of the parameters, and leave their sparse form there, until the next step.
 
         Ctrl-C may come at any point of it: to begin anew does what was left to be done.
         """
-        for name, mask in self.held.items():
-            for tensor in (self._weight(name), *self._base(name)):
+        for name, mask in self._held.items():
+            for tensor in (self._weight(name), *self._pruner._base(name)):
                 tensor.masked_fill_(mask, 0)
         for name, target in self._targets.items():
             weight = self._weight(name)
             if name in self._entered or name not in self.values:
-                for base in self._base(name):
-                    _copy(self.bases, name, base)
+                for base in self._pruner._base(name):
+                    _copy(self._bases, name, base)
                 _copy(self.values, name, weight)
                 self._entered.discard(name)
             latent = self.values[name]
@@ -120,51 +243,18 @@ class Latents:
             for base, own in self._based(name):
                 base.copy_(own * torch.where(latent == 0, 1, weight / latent))
                 base.masked_fill_(target.mask(latent), 0)
-        self.inside = False
+        self._inside = False
+        self._tripwire.disarm()
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Fix what is targeted now: from here on the optimizer steps the sparse weights themselves."""
-        held = {name: target.mask(self.values[name]) for name, target in self._targets.items()}
-        self.held, self.values, self.bases, self._targets = held, {}, {}, {}
-
-    def choose(self, targets: Mapping[str, Target]) -> None:
-        """Set what is targeted among the latents, which are in the parameters now."""
-        thresholds = {
-            name: target.threshold(self._weight(name), self._layout.most) for name, target in targets.items()
-        }
-        self._targets, self._thresholds = targets, thresholds
-
-    @property
-    def restored(self) -> bool:
-        """Whether they were loaded, and nothing has been chosen since."""
-        return bool(self.values) and not self._targets
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """The sparse form in the parameters, for a closure that is evaluated in the middle of a step."""
-        with torch.no_grad():
-            moved = {name: self._weight(name).clone() for name in self.held or self._targets}
-            for name in self._targets:
-                self._entered.discard(name)
-                self._write(name, self._weight(name), moved[name])
-            for name, mask in self.held.items():
-                self._weight(name).masked_fill_(mask, 0)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for name, latent in moved.items():
-                    self._weight(name).copy_(latent)
-                self._entered.update(self._targets)
-
-    def restore(self, values: dict[str, Tensor], bases: dict[str, Tensor], held: dict[str, Tensor]) -> None:
-        """Go on with latents that were saved; the parameters hold their sparse form, or soon will."""
-        self.values, self.bases, self.held, self._targets, self._left = values, bases, held, {}, {}
-        self.inside, self._entered = False, set()
+        self._held = {name: target.mask(self.values[name]) for name, target in self._targets.items()}
+        self._pruner._scores.gone = self._held
+        self.values, self._bases, self._targets = {}, {}, {}
 
     def _based(self, name: str) -> list[tuple[Tensor, Tensor]]:
         """What a schedule-free optimizer steps beside a parameter, and its latents."""
-        return [(base, self.bases[name]) for base in self._base(name)] if name in self.bases else []
+        return [(base, self._bases[name]) for base in self._pruner._base(name)] if name in self._bases else []
 
     def _write(self, name: str, weight: Tensor, latent: Tensor) -> None:
         self._targets[name].write(self._fade.sparse, latent, weight, self._thresholds[name])
