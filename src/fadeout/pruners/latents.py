@@ -60,26 +60,28 @@ class Latents(BoundFade):
         self._enter()
         if self.values and not self._targets:  # they were loaded, and a closure will want to know the targets
             with self._clock.a_step_ago():  # at this one LAMP may look its shares up anew
-                self._choose(self._sparsity)
+                self._choose(self._sparsity, self._weights())
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """The sparse form in the parameters, for a closure that is evaluated in the middle of a step."""
         with torch.no_grad():
-            moved = {name: self._weight(name).clone() for name in self._held or self._targets}
+            weights = self._weights()
+            moved = {name: weights[name].clone() for name in self._held or self._targets}
             for name in self._targets:
                 self._entered.discard(name)
-                self._write(name, self._weight(name), moved[name])
+                self._write(name, weights[name], moved[name])
             for name, mask in self._held.items():
-                self._weight(name).masked_fill_(mask, 0)
+                weights[name].masked_fill_(mask, 0)
         self._tripwire.disarm()  # the network is sparse, and a compiled one takes no hooks
         try:
             yield
         finally:
             self._tripwire.arm()
             with torch.no_grad():
+                weights = self._weights()
                 for name, latent in moved.items():
-                    self._weight(name).copy_(latent)
+                    weights[name].copy_(latent)
                 self._entered.update(self._targets)
 
     def join(self, optimizer: Optimizer, wants_loss: bool) -> None:
@@ -87,8 +89,9 @@ class Latents(BoundFade):
             self._calm(self._pruner._gradients(optimizer))
 
     def between(self) -> None:
-        self._damp()
-        self._rest()
+        weights = self._weights()
+        self._damp(weights)
+        self._rest(weights)
 
     def onward(self) -> None:
         check_outside_backward()
@@ -96,35 +99,35 @@ class Latents(BoundFade):
         self._enter()
 
     def end(self) -> None:
-        pruner, clock = self._pruner, self._clock
+        pruner, weights = self._pruner, self._weights()
+        progress, steps = self._clock.progress, self._clock.steps
         if self._held:
             pruner.check_finite()
-            self._rest()
+            self._rest(weights)
             return
         pruner.groups()  # raises where an optimizer has lost a parameter
-        self._damp()
-        self._choose(pruner.sparsity_now)
-        self._rest()
-        if self._fade.settles(clock.progress, clock.steps) and self._sparsity == pruner.final_sparsity:
+        self._damp(weights)
+        self._choose(pruner._sparsity_at(self._fade.target(progress, steps)), weights)
+        self._rest(weights)
+        if self._fade.settles(progress, steps) and self._sparsity == pruner.final_sparsity:
             self._settle()
 
     def recover(self) -> None:
         if self._inside and not any(map(is_stepping, self._pruner.optimizers)):
             with torch.inference_mode(False):
-                self._rest()
+                self._rest(self._weights())
 
     def look_for_settled(
         self,
     ) -> None:  # weights of an earlier moment may have been loaded since they settled
-        masks = {name: mask & (self._weight(name) == 0) for name, mask in self._held.items()}
-        self._pruner._scores.gone = masks
+        weights = self._weights()
+        self._pruner._scores.gone = {name: mask & (weights[name] == 0) for name, mask in self._held.items()}
 
     # State --------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         pruner, settled = self._pruner, bool(self._held)
-        weights = {name: self._weight(name) for name in pruner._bound.fading}
-        groups = pruner.groups()
+        weights, groups = self._weights(), pruner.groups()
         bases = {name: weight for name, weight in weights.items() if is_schedule_free(groups[name])}
         state = super().state()
         state["latents"] = pruner._distributed({} if settled else {**weights, **self.values})
@@ -162,14 +165,15 @@ class Latents(BoundFade):
 
     # Inside -------------------------------------------------------------------------------------
 
-    def _weight(self, name: str) -> Tensor:
-        return self._pruner.weight(name)
+    def _weights(self) -> dict[str, Tensor]:
+        """What the parameters hold: latents within a step, their sparse form between two."""
+        return {name: self._pruner.weight(name) for name in self._pruner._bound.fading}
 
     def _enter(self) -> None:
         """Put the latents into the parameters, for a step."""
-        self._inside = True
+        self._inside, weights = True, self._weights()
         for name, latent in self.values.items():
-            weight = self._weight(name)
+            weight = weights[name]
             written_into = name in self._left and self._left[name] != _fingerprint(weight)
             if written_into:
                 left = self._of(name, latent)
@@ -206,32 +210,31 @@ class Latents(BoundFade):
                 own = scale[rows].to(gradient.device, gradient.dtype)
                 gradient.mul_(own.view(-1, *[1] * (gradient.dim() - 1)))
 
-    def _damp(self) -> None:
+    def _damp(self, weights: Mapping[str, Tensor]) -> None:
         """Take a part of the step back where a latent was targeted in it."""
         back = 1 - self._fade.pace(self._clock.progress)
         for name, target in self._targets.items() if back else ():
             latent = self.values[name]
-            for now, before in ((self._weight(name), latent), *self._based(name)):
+            for now, before in ((weights[name], latent), *self._based(name)):
                 target.pull_(latent, now, before, back)
 
-    def _choose(self, sparsity: float) -> None:
+    def _choose(self, sparsity: float, weights: Mapping[str, Tensor]) -> None:
         """Set what is targeted among the latents, which are in the parameters now."""
         targets = self.targets(sparsity)
-        self._thresholds = {
-            name: target.threshold(self._weight(name), self._layout.most) for name, target in targets.items()
-        }
+        most = self._layout.most
+        self._thresholds = {name: target.threshold(weights[name], most) for name, target in targets.items()}
         self._targets, self._sparsity = targets, sparsity
 
-    def _rest(self) -> None:
+    def _rest(self, weights: Mapping[str, Tensor]) -> None:
         """Take the latents out of the parameters, and leave their sparse form there, until the next step.
 
         Ctrl-C may come at any point of it: to begin anew does what was left to be done.
         """
         for name, mask in self._held.items():
-            for tensor in (self._weight(name), *self._pruner._base(name)):
+            for tensor in (weights[name], *self._pruner._base(name)):
                 tensor.masked_fill_(mask, 0)
         for name, target in self._targets.items():
-            weight = self._weight(name)
+            weight = weights[name]
             if name in self._entered or name not in self.values:
                 for base in self._pruner._base(name):
                     _copy(self._bases, name, base)
