@@ -2,9 +2,11 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
+from fadeout import methods
 from fadeout.pruners import MaskPruner
 
 STEPS = 10
@@ -68,3 +70,20 @@ def test_it_resumes_bit_for_bit_before_and_after_the_choice():
         again = build(copy.deepcopy([part.state_dict() for part in first]))
         train(*again[:2], range(stop, STEPS))
         assert torch.equal(again[0].weight, model.weight)
+
+
+@pytest.mark.parametrize(
+    "method", [Late, methods.GradualMagnitudePruning, methods.ACDC, methods.RigL], ids=lambda m: m.__name__
+)
+def test_weights_are_held_where_optimizers_step_in_turns(method):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9) for layer in model]
+    pruner = method(model, optimizers, sparsity=0.9, steps=STEPS)
+    for optimizer in optimizers * (STEPS - 1):
+        optimizer.zero_grad()
+        model(torch.randn(8, 10)).square().mean().backward()
+        optimizer.step()
+        held = pruner.held  # perhaps others than before the step
+        assert all((model.get_parameter(name)[mask] == 0).all() for name, mask in held.items())
+    assert held

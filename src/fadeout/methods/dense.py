@@ -18,7 +18,9 @@ class NoPruning:
     """
 
     progress = 0.0
+    steps_taken = 0
     sparsity_now = 0.0
+    final_sparsity = 0.0
     factor_now = 1.0
     fade = 0.0
     complete = True

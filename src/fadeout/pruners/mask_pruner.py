@@ -48,6 +48,9 @@ class MaskPruner(Pruner):
         super()._restore(parts)
         self.held = parts["held"]
 
+    def between(self) -> None:
+        self.zero_held()  # the next optimizer may not step for a while
+
     def zero_held(self) -> None:
         """Set the weights that are :attr:`held` to exactly zero."""
         self._set_to_zero(self.held)
