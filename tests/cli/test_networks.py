@@ -1,5 +1,6 @@
 """The commands that work on files: a saved network goes through all of them."""
 
+import importlib
 import warnings
 
 import pytest
@@ -47,6 +48,8 @@ def test_compact_then_inspect_then_export(saved, capsys):
         (["inspect", "{file}", "--model", "no.such.module:f"], "no.such.module"),
         (["inspect", "{file}", *MODEL], "--input 1,3,32,32"),
         (["inspect", "{file}", *MODEL, "--input", "1x28"], "1x28"),
+        (["inspect", "{file}", *MODEL, "--input", "1,1,28,28:int7"], "1,1,28,28:int7"),
+        (["inspect", "{file}", *MODEL, "--input", "x=1,1,28,28", "1"], "names for all or for none"),
         (["inspect", "nowhere.safetensors", *MODEL], "nowhere.safetensors"),
         (["inspect", "nowhere.safetensors"], "nowhere.safetensors"),
         (["inspect", "{file}", "--repeats", "3"], "pass --model"),
@@ -61,6 +64,36 @@ def test_wrong_input_gets_a_line(saved, capsys, arguments, words):
     assert end.value.code == 2
     assert words in complaint
     assert "Traceback" not in complaint
+
+
+READER = """
+import torch
+
+class Reader(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = torch.nn.Embedding(50, 8)
+        self.hidden, self.head = torch.nn.Linear(8, 16), torch.nn.Linear(16, 2)
+
+    def forward(self, tokens, weights):
+        return self.head(self.hidden(self.words(tokens)).relu() * weights.unsqueeze(-1))
+"""
+
+
+@pytest.mark.parametrize("given", [("tokens=1,6:int64", "weights=1,6"), ("1,6:int64", "1,6")])
+def test_networks_of_several_inputs_and_types(tmp_path, monkeypatch, capsys, given):
+    (tmp_path / "reader.py").write_text(READER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("reader").Reader()
+    model.hidden.weight.data[:4], model.hidden.bias.data[:4] = 0, 0
+    fadeout.save(model, tmp_path / "reader.safetensors")
+    same = ("--model", "reader:Reader")
+    main(["compact", "reader.safetensors", "small.safetensors", *same, "--input", *given])
+    assert "578 parameters -> 534 " in capsys.readouterr().out  # four neurons less: 4 x (8 + 1 + 2)
+    main(["inspect", "small.safetensors", *same])  # it knows its own inputs
+    main(["export", "small.safetensors", "small.onnx", *same, "--input", *given])
 
 
 def test_a_file_tells_of_itself(saved, capsys):

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -25,16 +25,18 @@ with extra("experiments"):
 
 File = Annotated[Path, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[Path, tyro.conf.arg(metavar="OUTPUT")]
+Input = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SHAPE ...")]
 
 
-def inspect(file: File, /, *, model: str = "", input: str = "", repeats: int = 0) -> None:
+def inspect(file: File, /, *, model: str = "", input: Input = (), repeats: int = 0) -> None:
     """Print what a saved network holds, layer by layer: tensors, parameters, bytes, and what was cut away.
 
     Args:
         file: what fadeout.save wrote.
         model: for operations and times too, the constructor of the network before it was compacted, as
             package.module:function.
-        input: the shape of an example, such as 1,3,32,32; a compact network knows its own.
+        input: the shape of an example, such as 1,3,32,32, or of each of several; 1,128:int64 says its type,
+            tokens=1,128:int64 its name. A compact network knows its own.
         repeats: also time so many forward passes.
     """
     if not model:
@@ -57,7 +59,7 @@ def compact(
     /,
     *,
     model: str,
-    input: str = "",
+    input: Input = (),
     couple: bool = False,
     for_inference: bool = False,
 ) -> None:
@@ -67,7 +69,8 @@ def compact(
         file: what fadeout.save wrote.
         output: the file to write.
         model: the constructor of the network, as package.module:function.
-        input: the shape of an example, such as 1,3,32,32.
+        input: the shape of an example, such as 1,3,32,32, or of each of several; 1,128:int64 says its type,
+            tokens=1,128:int64 its name.
         couple: both sides of an addition keep the same channels.
         for_inference: also fold constants that hold only in evaluation mode.
     """
@@ -78,14 +81,15 @@ def compact(
     print(f"{before:,} parameters -> {after:,} ({after / before:.1%}); written to {output}")
 
 
-def export(file: File, output: Output, /, *, model: str, input: str = "") -> None:
+def export(file: File, output: Output, /, *, model: str, input: Input = ()) -> None:
     """Export a saved network to ONNX (*.onnx) or torch.export (*.pt2); what was written is run and compared.
 
     Args:
         file: what fadeout.save wrote.
         output: the file to write; its ending says which format.
         model: the constructor of the network before it was compacted, as package.module:function.
-        input: the shape of an example, such as 1,3,32,32; a compact network knows its own.
+        input: the shape of an example, such as 1,3,32,32, or of each of several; 1,128:int64 says its type,
+            tokens=1,128:int64 its name. A compact network knows its own.
     """
     formats: dict[str, Callable[..., exporting.Exported]] = {
         ".onnx": exporting.onnx,
@@ -137,9 +141,9 @@ def constructor(name: str) -> Callable[[], nn.Module]:
     return build
 
 
-def _example(network: nn.Module, shape: str) -> Any:
-    """Inputs of the given shape, or of those that the network was compacted with."""
-    inputs = _inputs(network, shape)
+def _example(network: nn.Module, shapes: Sequence[str]) -> Any:
+    """Inputs of the given shapes, or of those that the network was compacted with."""
+    inputs = _inputs(network, shapes)
     example = Example.of(inputs)
     args, kwargs = example.fresh()
     try:
@@ -151,18 +155,42 @@ def _example(network: nn.Module, shape: str) -> Any:
     return inputs
 
 
-def _inputs(network: nn.Module, shape: str) -> Any:
-    parameter = next(network.parameters(), torch.empty(0))
-    if shape:
-        try:
-            return (torch.zeros([int(size) for size in shape.split(",")], dtype=parameter.dtype),)
-        except (ValueError, RuntimeError, TypeError, MemoryError):  # negative, or larger than the memory
-            raise ValueError(f"--input is a shape such as 1,3,32,32, got {shape!r}") from None
+def _inputs(network: nn.Module, shapes: Sequence[str]) -> Any:
+    if shapes:
+        parameter = next(network.parameters(), torch.empty(0))
+        read = [_input(shape, parameter.dtype) for shape in shapes]
+        named = {name: tensor for name, tensor in read if name}
+        if named and len(named) < len(read):
+            raise ValueError(f"--input has names for all or for none, each once; got {' '.join(shapes)}")
+        return named or tuple(tensor for _, tensor in read)
     plans = plans_of(network)
     if not plans:
         raise ValueError("pass the shape of an example: --input 1,3,32,32")
     example = plans[-1].example()
     return example.kwargs or example.args
+
+
+def _input(text: str, usual: torch.dtype) -> tuple[str, torch.Tensor]:
+    """The name, or none, and zeros of the shape and type that a text says.
+
+    >>> _input("tokens=1,2:int64", torch.float32)
+    ('tokens', tensor([[0, 0]]))
+    """
+    name, _, rest = text.rpartition("=")
+    shape, _, kind = rest.partition(":")
+    try:
+        if kind and kind not in _TYPES:
+            raise ValueError
+        dtype = getattr(torch, kind) if kind else usual
+        return name, torch.zeros([int(size) for size in shape.split(",")], dtype=dtype)
+    except (ValueError, RuntimeError, TypeError, MemoryError):  # negative, or larger than the memory
+        raise ValueError(
+            f"--input is a shape such as 1,3,32,32, got {text!r}; with a type (1,128:int64) of "
+            f"{', '.join(_TYPES)}, and perhaps a name (tokens=1,128:int64)"
+        ) from None
+
+
+_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 
 
 def _reason(error: Exception) -> str:
