@@ -114,17 +114,30 @@ class Rule:
     def constants(self, node: fx.Node, a: Analysis) -> None:
         """Follow the channels of the output, and say which are constant."""
 
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        """Which channels of the inputs belong together with which of the output, where that is followed."""
+        return []
+
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        """Say which channels of the inputs are needed, given those of the output."""
-        for one in node.all_input_nodes:
-            a.need_all(one)
+        """Say which channels of the inputs are needed, given those of the output.
+
+        By default, those that belong together are needed together, and all channels of other inputs are.
+        """
+        followed = node in a.flows
+        links = a.once((node, "links"), lambda: self.links(node, a)) if followed else []
+        linked = {one for one, _, _ in links}
+        for one in self.inputs(node, a):
+            if one not in linked:
+                a.need_all(one)
+        for one, theirs, ours in links:
+            a.link(one, theirs, node, ours)
+
+    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        """The values that the output is made of."""
+        return node.all_input_nodes
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         """Change the module, or the call, to what is left."""
-
-    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        """Which channels of the inputs belong together with which of the output."""
-        return []
 
     # Which parameters belong to a channel of the output, by their names in the module
 
@@ -190,13 +203,6 @@ class Linked(Rule):
         if flow is not None and axis is not None:
             a.follow(node, axis, self.values(node, flow, a))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        for one in node.all_input_nodes:
-            if one is source(node):
-                a.tie(one, node)
-            else:
-                a.need_all(one)
-
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(source(node), node, a)]
 
@@ -211,7 +217,7 @@ class Linked(Rule):
 
 
 def alike(one: fx.Node, node: fx.Node, a: Analysis) -> Link:
-    """A link one for one."""
+    """A link one for one: both sides have the same numbers, in one array."""
     numbers = np.arange(a.flows[node].width)
     return one, numbers, numbers
 

@@ -30,21 +30,6 @@ class Concatenated(Rule):
             same = (values == values[:1]).all(0)
             a.follow(node, known[0].axis, torch.where(same, values[0], math.nan))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow, parts = a.flows.get(node), self._parts(node, a)
-        if flow is None:
-            return super().needs(node, a)
-        if not self._lines_up(node, a):
-            for part in parts:
-                a.tie(part, node)
-            return
-        sizes = [a.shape(part)[flow.axis] for part in parts]
-        for part, needed in zip(parts, flow.needed.split(sizes), strict=True):
-            a.grow(part, needed)
-        whole = [torch.ones(size, dtype=torch.bool) for size in sizes]
-        stays = [a.flows[p].needed if p in a.flows else all_ for p, all_ in zip(parts, whole, strict=True)]
-        a.grow(node, torch.cat(stays))
-
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         if not self._lines_up(node, a):
             return [alike(part, node, a) for part in self._parts(node, a)]
@@ -128,13 +113,6 @@ class Gated(Linked):
         gone = None if a.dead is None else a.dead.get(a.network.key(node))
         a.follow(node, flow.axis, constant if gone is None else constant.masked_fill(gone, 0.0))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        if not self.is_along(node, a):
-            return super().needs(node, a)
-        value, gate = a.flows[source(node)].needed.chunk(2)
-        a.grow(node, value | gate)
-        a.grow(source(node), a.flows[node].needed.repeat(2))
-
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         if not self.is_along(node, a):
             return super().links(node, a)
@@ -172,15 +150,10 @@ class Item(Linked):
             flow = a.flows[source(source(node))]
             a.follow(node, flow.axis, flow.constant[piece])
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        piece = self._piece(node, a)
-        if piece is None:
-            return super().needs(node, a) if source(node) in a.network.shapes else None
-        whole = source(source(node))
-        a.grow(node, a.flows[whole].needed[piece])
-        needed = torch.zeros_like(a.flows[whole].needed)
-        needed[piece] = a.flows[node].needed
-        a.grow(whole, needed)
+    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        if source(node) in a.network.shapes:
+            return super().inputs(node, a)
+        return [] if self._piece(node, a) is None else [source(source(node))]
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         piece = self._piece(node, a)
@@ -241,8 +214,8 @@ class UnboundItem(Rule):
         if flow is not None and flow.axis != dim:
             a.follow(node, flow.axis - (dim < flow.axis), flow.constant)
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        a.tie(source(source(node)), node)
+    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        return [source(source(node))]
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(source(source(node)), node, a)]

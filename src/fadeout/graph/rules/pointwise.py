@@ -301,14 +301,7 @@ class Where(Arithmetic):
         a.follow(node, self._axis(node, *sides[0], a), constant)
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        sides = self._sides(node, a)
-        if sides is None or node not in a.flows:
-            return Rule.needs(self, node, a)
-        for one in self._tensors(node, a):
-            if any(one is side for side, _ in sides):
-                a.tie(one, node)
-            else:
-                a.need_all(one)
+        Rule.needs(self, node, a)
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         pass

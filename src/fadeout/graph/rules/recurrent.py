@@ -122,11 +122,8 @@ class RecurrentOutput(Rule):
         width = a.shape(node)[-1]  # the directions of an output lie one behind the other
         a.follow(node, len(a.shape(node)) - 1, constant.repeat(width // len(constant)))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        if node in a.flows:
-            units = a.flows[_module_of(node)]
-            a.grow(_module_of(node), a.flows[node].needed.view(-1, units.width).any(0))
-            a.grow(node, units.needed.repeat(a.flows[node].width // units.width))
+    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        return [_module_of(node)]
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         numbers = np.arange(a.flows[node].width)

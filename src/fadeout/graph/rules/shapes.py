@@ -48,16 +48,6 @@ class Regrouped(Rule, ABC):
             values = values.transpose(0, 1).flatten(1)
             a.follow(node, how.axis, torch.where((values == values[:, :1]).all(1), values[:, 0], math.nan))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        found, after = self._found(node, a), a.flows.get(node)
-        if found is None or after is None:
-            return super().needs(node, a)
-        before, how = found
-        there = before.needed.repeat_interleave(how.spread).view(how.rows, -1, how.gathered)
-        a.grow(node, there.any(2).any(0))
-        back = after.needed.repeat_interleave(how.gathered).view(-1, how.spread).any(1)
-        a.grow(source(node), back.repeat(how.rows))
-
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         found = self._found(node, a)
         if found is None:
@@ -114,9 +104,6 @@ class Reshaped(Regrouped):
         return bool(self._sizes(node, a)) and attribute_of(number) is not None
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        for one in node.all_input_nodes[1:]:
-            if one in a.network.shapes:  # not a size but a value
-                a.need_all(one)
         number = self.size(node, a.flows[node].axis, a) if node in a.flows else None
         if isinstance(number, fx.Node) and a.keep_forward and not _is_size(number, a):  # else Size sees to it
             a.need_all(node)
@@ -165,17 +152,18 @@ class ReshapedAs(Reshaped):
     """``x.reshape_as(other)``: the other only lends its shape, and keeps as many channels."""
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        other = node.all_input_nodes[-1]
-        flow, after = a.flows.get(other), a.flows.get(node)
-        if flow is not None and after is not None and flow.axis == after.axis:
-            a.tie(other, node)
-        else:
-            a.need_all(other)
-            a.need_all(node)
         Regrouped.needs(self, node, a)
+        if not self._lends(node, a):
+            a.need_all(node)
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        return [*super().links(node, a), alike(node.all_input_nodes[-1], node, a)]
+        lent = [alike(node.all_input_nodes[-1], node, a)] if self._lends(node, a) else []
+        return [*super().links(node, a), *lent]
+
+    def _lends(self, node: fx.Node, a: Analysis) -> bool:
+        """Whether the channels of the other lie where they lie in the output."""
+        flow, after = a.flows.get(node.all_input_nodes[-1]), a.flows.get(node)
+        return flow is not None and after is not None and flow.axis == after.axis
 
 
 @handles(calls=["size"])
@@ -292,10 +280,6 @@ class Moved(Linked):
 @handles(calls=["expand_as"])
 class ExpandedAs(Linked):
     """``x.expand_as(other)``: the other only lends its shape, and keeps the same channels."""
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        for one in node.all_input_nodes:
-            a.tie(one, node)
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(one, node, a) for one in node.all_input_nodes]
