@@ -1,12 +1,13 @@
 """What a rule is: all that is known of an operator."""
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
 from fadeout.graph.rules.calls import source
 
@@ -35,34 +36,6 @@ class Term(NamedTuple):
     factor: int
     nodes: tuple[fx.Node, ...]
     groups: int = 1
-
-
-class Editor(Protocol):
-    """The copy of a network that is being cut, as the rules change it."""
-
-    @property
-    def analysis(self) -> Analysis: ...
-
-    def module(self, node: fx.Node) -> Any:
-        """The copy of the module that a node calls."""
-
-    def kept(self, node: fx.Node) -> Tensor | None:
-        """The channels of a value that stay; None where all do."""
-
-    def slice(self, node: fx.Node, name: str, index: tuple) -> None:
-        """Keep only the indexed part of a parameter or buffer, if the module has it."""
-
-    def replace(self, node: fx.Node, module: nn.Module) -> None:
-        """Replace the module that a node calls."""
-
-    def set_bias(self, node: fx.Node, bias: Tensor) -> None:
-        """Give the module a bias of these values, before it is sliced."""
-
-    def call(self, node: fx.Node, target: Any, args: tuple, attribute: Any = None, value: int = 0) -> None:
-        """Replace a call in the forward; or where a new value of an attribute does the same, set that."""
-
-    def gather(self, side: fx.Node, node: fx.Node) -> None:
-        """On the way from ``side`` to ``node``, gather the channels of the other from those of the one."""
 
 
 class Rule:

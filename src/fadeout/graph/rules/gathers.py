@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.gather import Gather
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Link, Rule
+from fadeout.graph.rules.base import Link, Rule
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles
 

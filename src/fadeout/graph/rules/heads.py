@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis
+from fadeout.graph.editor import Editor
 from fadeout.graph.heads import PARAMETERS, Heads, keys_added, projections
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Leaf, Link, Of, Rule, Term, Units, alike
+from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units, alike
 from fadeout.graph.rules.calls import argument, name_of, source
 from fadeout.graph.rules.pointwise import Softmax
 from fadeout.graph.rules.registry import handles

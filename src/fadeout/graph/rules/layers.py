@@ -11,7 +11,8 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fadeout.graph.analysis import Analysis
-from fadeout.graph.rules.base import Editor, Link, Of, Rule, Term, equal
+from fadeout.graph.editor import Editor
+from fadeout.graph.rules.base import Link, Of, Rule, Term, equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles, versions
 

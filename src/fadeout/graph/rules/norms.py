@@ -9,7 +9,8 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fadeout.graph.analysis import Analysis, Flow
-from fadeout.graph.rules.base import Editor, Linked, Rule, equal
+from fadeout.graph.editor import Editor
+from fadeout.graph.rules.base import Linked, Rule, equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles, versions
 

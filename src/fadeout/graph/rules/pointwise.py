@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Link, Linked, Rule, alike
+from fadeout.graph.rules.base import Link, Linked, Rule, alike
 from fadeout.graph.rules.calls import argument, call_with, name_of, source, worked_out
 from fadeout.graph.rules.registry import MODULES, handles, versions
 

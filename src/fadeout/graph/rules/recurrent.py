@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis
+from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Leaf, Link, Of, Rule, Term, Units
+from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles
 

@@ -9,7 +9,8 @@ import torch
 from torch import fx, nn
 
 from fadeout.graph.analysis import Analysis, Flow
-from fadeout.graph.rules.base import Editor, Link, Linked, Rule, alike
+from fadeout.graph.editor import Editor
+from fadeout.graph.rules.base import Link, Linked, Rule, alike
 from fadeout.graph.rules.calls import argument, call_with, name_of, source
 from fadeout.graph.rules.pointwise import Arithmetic, Multiple
 from fadeout.graph.rules.registry import handles, versions
