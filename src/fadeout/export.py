@@ -164,12 +164,8 @@ def _export(
         )
     size = _batch_size(inputs) if dynamic_batch else 0
 
-    def call(example: Example) -> list[Tensor]:
-        args, kwargs = example.fresh()  # networks may work in place
-        return tensors_in(model(*args, **kwargs))
-
     with still(model), fitting_example():
-        call(example)
+        example.run(model)
     traced, batches, axes = example, [example], {}
     if dynamic_batch:
         axes = {0: Dim("batch")}
@@ -202,7 +198,7 @@ def _export(
             raise RuntimeError(
                 f"{path.name} cannot be made of this network, or not run{hint}: {error}"
             ) from error
-        wanted = [call(batch) for batch in batches]
+        wanted = [tensors_in(batch.run(model)) for batch in batches]
         difference = max(map(_difference, wanted, outputs))
         if not difference <= tolerance:
             raise RuntimeError(

@@ -323,7 +323,7 @@ def _forward(model: nn.Module, example: ExampleInput) -> Callable[[], object]:
             "example_input is a tensor, a tuple of positional arguments or a mapping of keyword arguments, "
             f"got {type(example).__name__}"
         )
-    args, kwargs = Example.of(example).fresh()  # a forward may write into what it is given
+    args, kwargs = Example.of(example).fresh()  # once, not in each pass that is timed
     return lambda: model(*args, **kwargs)
 
 

@@ -93,6 +93,11 @@ class Example:
         new = self.map(lambda one: one.detach().clone())
         return new.args, new.kwargs
 
+    def run(self, model: Callable[..., Any]) -> Any:
+        """What a network gives, which may write into what it is given."""
+        args, kwargs = self.fresh()
+        return model(*args, **kwargs)
+
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in what a network returns: in tuples, lists, mappings and dataclasses."""

@@ -6,7 +6,8 @@ import os
 import threading
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,13 +16,13 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from fadeout.graph.example import Example
-from fadeout.graph.kept import left_alone
+from fadeout.graph.kept import undisturbed
 from fadeout.graph.network import Network
+from fadeout.graph.outputs import outputs_of
 from fadeout.graph.record import Recording
 from fadeout.graph.rules.base import Rule
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, alike_rule, derived_rule, rule_of
-from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.sharding import is_distributed
 
 
@@ -120,20 +121,9 @@ class _Leaves:
 
 
 def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bool) -> Recording:
-    with _ONE_AT_A_TIME:
-        return _record_alone(model, example, leaves, training)
-
-
-_ONE_AT_A_TIME = threading.RLock()
-"""What is put in the place of torch's and Python's own for a recording is there for all threads."""
-
-
-def _record_alone(model: nn.Module, example: Example, leaves: _Leaves, training: bool) -> Recording:
     recording = Recording(model, leaves)
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, in evaluation mode only
     try:
-        with left_alone(model), in_mode(model, training), torch.random.fork_rng(devices=[]):
+        with _ONE_AT_A_TIME, _without_fast_path(), undisturbed(model, training):
             recording.run(example)
     except Exception as error:
         home = os.path.dirname(torch.__file__)
@@ -141,7 +131,7 @@ def _record_alone(model: nn.Module, example: Example, leaves: _Leaves, training:
         frames = [f for f in frames if os.path.dirname(__file__) not in f.filename]
         where = f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else "unknown line"
         module = (recording.path[-1] if recording.path else "") or type(model).__name__
-        fails = not training and not _runs(model, example)
+        fails = not training and outputs_of(model, example) is None
         advice = (
             "It is so without tracing too: pass an example that the model takes"
             if fails
@@ -152,20 +142,22 @@ def _record_alone(model: nn.Module, example: Example, leaves: _Leaves, training:
             f"the model cannot be {'run' if fails else 'traced'} on its example_input: in module {module!r}, "
             f"at {where}\n({type(error).__name__}: {error})\n{advice}"
         ) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
     return recording
 
 
-def _runs(model: nn.Module, example: Example) -> bool:
-    """Whether the network takes the example when nothing is recorded."""
-    arguments, keywords = example.fresh()
+_ONE_AT_A_TIME = threading.RLock()
+"""What is put in the place of torch's and Python's own for a recording is there for all threads."""
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Encoders of torch run operator by operator, not as one for a whole layer, in evaluation mode too."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with left_alone(model), in_mode(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(*arguments, **keywords)
-    except Exception:
-        return False
-    return True
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _training_arguments(

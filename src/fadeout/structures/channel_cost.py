@@ -14,12 +14,11 @@ import torch
 from torch import fx
 
 from fadeout.graph.analysis import Analysis, analyse
-from fadeout.graph.kept import left_alone
+from fadeout.graph.kept import undisturbed
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Of, Term
 from fadeout.graph.rules.calls import source
 from fadeout.structures.channel_deps import Alive, Dependencies, find_dependencies
-from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.products import counting_products
 
 __all__ = ["Cost", "Of", "find_cost", "first_true"]
@@ -159,10 +158,8 @@ def _parameters(network: Network) -> int:
 
 def _operations(network: Network) -> int:
     """The multiply-accumulates of the whole network, those that no rule knows of included."""
-    arguments, keywords = network.example.fresh()
-    model = network.model
-    with left_alone(model), still(model), torch.random.fork_rng(devices=[]), counting_products() as so_far:
-        model(*arguments, **keywords)
+    with undisturbed(network.model), counting_products() as so_far:
+        network.example.run(network.model)
     return so_far()
 
 
