@@ -10,7 +10,6 @@ from fadeout.graph.kept import keep
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Leaf
 from fadeout.graph.rules.calls import name_of, source
-from fadeout.graph.rules.shapes import Size
 
 
 def find_obstacles(a: Analysis) -> dict[fx.Node, str]:
@@ -22,7 +21,7 @@ def find_obstacles(a: Analysis) -> dict[fx.Node, str]:
                 f"the forward keeps them in {str(node.args[1])!r}, where they may be read: leave that out, "
                 "if they shall go"
             )
-        for user in rule.computed_with(node, a) if isinstance(rule, Size) else []:
+        for user in rule.computed_with(node, a):
             found[node] = (
                 f"the forward computes with how many there are ({name_of(user)}{place(user)}): write the "
                 "number itself there"

@@ -20,7 +20,7 @@ from fadeout.graph.kept import undisturbed
 from fadeout.graph.network import Network
 from fadeout.graph.outputs import outputs_of
 from fadeout.graph.record import Recording
-from fadeout.graph.rules.base import Rule
+from fadeout.graph.rules.base import Rule, Unknown
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, alike_rule, derived_rule, rule_of
 from fadeout.torch_bridge.sharding import is_distributed
@@ -60,7 +60,7 @@ def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> N
     )
     for node in graph.nodes:  # in order: a rule may depend on those before it
         is_leaf = id(network.module(node)) in network.leaves
-        network.rules[node] = Rule() if is_leaf else rule_of(node, network)
+        network.rules[node] = Unknown() if is_leaf else rule_of(node, network)
         before = node.all_input_nodes[:1]
         if before and len(before[0].users) > 1 and _is_in_place(node, network):
             network.overwritten.add(before[0])
@@ -192,7 +192,7 @@ def unknown_operators(network: Network) -> list[str]:
     """The classes of modules and the functions that have no rule, with the place of the first of each."""
     found: dict[str, str] = {}
     for node, rule in network.rules.items():
-        if type(rule) is not Rule or node.op == "output":
+        if rule.is_known or node.op == "output":
             continue
         owner = str(node.target) if node.op == "call_module" else reads_weights_of(node)
         if owner:

@@ -16,7 +16,6 @@ import numpy as np
 from torch import fx
 
 from fadeout.graph.analysis import Analysis
-from fadeout.graph.rules.pieces import Split
 
 Alive = Mapping[str, np.ndarray]
 
@@ -157,7 +156,7 @@ def find_dependencies(
     owner = np.repeat(np.arange(len(widths)), list(widths.values()))
     nodes, result = list(nodes), dict[fx.Node, Dependence]()
     known: dict[tuple[bytes, bytes], Dependence] = {}  # for values that keep the same channels
-    pieces = [n for n in whole.flows if any(isinstance(whole.rules[one], Split) for one in n.all_input_nodes)]
+    pieces = [n for n in whole.flows if any(whole.rules[one].divides for one in n.all_input_nodes)]
     for node in dict.fromkeys([*nodes, *pieces]):
         kept = np.stack([flow[node].needed.numpy() for flow in flows])
         key = together[node].tobytes(), kept.tobytes()

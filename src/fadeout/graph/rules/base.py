@@ -39,12 +39,24 @@ class Term(NamedTuple):
 
 
 class Rule:
-    """All that is known of an operator. This one, for unknown ones, keeps all channels of the inputs.
+    """All that is known of an operator.
 
     A rule says what the operator does to channels, what it costs, and which of its parameters belong to a
     channel. Every method has a safe default: what a rule does not say is never wrong, only less small.
     """
 
+    is_known = True
+    """Whether anything is known of the operator."""
+    mixes = False
+    """Whether it may mix all channels by its nature, as a mean does: nobody asks why they stay."""
+    weighs = False
+    """Whether every output is a weighted sum of the inputs."""
+    stands_beside = False
+    """Whether the output has the channels of the inputs in groups, or one input's behind another's."""
+    gates = False
+    """Whether one half of the channels gates the other, where :meth:`halves` says so."""
+    divides = False
+    """Whether several values come out, which have the channels of the input between them."""
     keeps_alike = False
     """Whether the output always keeps the channels that the first input keeps."""
     fills_in = False
@@ -130,6 +142,22 @@ class Rule:
         """Channels that go when several rows of parameters are zero, such as the heads of an attention."""
         return None
 
+    def zeros(self, module: Any) -> Tensor | None:
+        """Which channels have no weight but zero; None where there are no weights for each."""
+        return module.weight.detach().cpu() == 0 if self.scales(module) else None
+
+    def folds(self, module: Any) -> bool:
+        """Whether no constant is in its way: those other than zero can be folded into the bias exactly."""
+        return True
+
+    def halves(self, node: fx.Node, a: Analysis) -> bool:
+        """Whether it is the channels of the input that are halved."""
+        return False
+
+    def computed_with(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        """Of a number of channels, who does something else with it than make as many of them."""
+        return []
+
     # What it costs
 
     def per_channel(self, module: Any) -> int:
@@ -158,8 +186,16 @@ class Rule:
         return 0, 0
 
 
+class Unknown(Rule):
+    """For all operators without a rule: all channels of the inputs stay."""
+
+    is_known = False
+
+
 class Leaf(Rule):
     """The network's inputs and raw parameters: nothing to need, nothing to cut."""
+
+    mixes = True
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         pass

@@ -12,7 +12,7 @@ from fadeout.graph.analysis import Analysis
 from fadeout.graph.editor import Editor
 from fadeout.graph.heads import PARAMETERS, Heads, keys_added, projections
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units, alike
+from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units, Unknown, alike
 from fadeout.graph.rules.calls import argument, name_of, source
 from fadeout.graph.rules.pointwise import Softmax
 from fadeout.graph.rules.registry import handles
@@ -133,7 +133,7 @@ class HeadedAttention(Rule):
     parameters = ("weight", "bias", *PARAMETERS)
 
     def at(self, node: fx.Node, network: Network) -> Rule:
-        return Rule() if output_of(node, network) is None else self
+        return Unknown() if output_of(node, network) is None else self
 
     def of_item(self, node: fx.Node) -> Rule:
         return AttentionOutput() if node.args[1] == 0 else Leaf()  # else weights that nobody uses

@@ -24,7 +24,7 @@ class Weighted(Rule, ABC):
     bias exactly.
     """
 
-    any_order = True
+    any_order = weighs = mixes = True
     per_input = False
     """Whether a weight meets every position of the input once, not of the output."""
     exact = True
@@ -109,6 +109,9 @@ class Weighted(Rule, ABC):
     def filters(self, module: Any) -> tuple[str, ...]:
         return ("weight",) if module.bias is None else ("weight", "bias")
 
+    def zeros(self, module: Any) -> Tensor | None:
+        return ~self.parts(module).flatten(1).any(1).cpu()
+
     def per_channel(self, module: Any) -> int:
         return int(module.bias is not None)
 
@@ -132,10 +135,6 @@ class Weighted(Rule, ABC):
     @abstractmethod
     def axis(self, module: Any, shape: torch.Size) -> int:
         """Where the channels lie, in the input as in the output."""
-
-    @abstractmethod
-    def folds(self, module: Any) -> bool:
-        """Whether a constant other than zero can be folded into the bias exactly."""
 
     @abstractmethod
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
@@ -212,9 +211,6 @@ class Weighted(Rule, ABC):
 class Linear(Weighted):
     def axis(self, module: Any, shape: torch.Size) -> int:
         return len(shape) - 1
-
-    def folds(self, module: Any) -> bool:
-        return True
 
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
         for names in _SIZES:

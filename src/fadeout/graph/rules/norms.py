@@ -19,6 +19,8 @@ from fadeout.graph.rules.registry import handles, versions
 class Norm(Rule):
     """Any normalisation: two operations for each value."""
 
+    mixes = True
+
     def operations(self, module: Any, given: Any, output: Any) -> tuple[int, int]:
         return 2 * output.numel(), 2 * output.numel()
 

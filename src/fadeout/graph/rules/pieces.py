@@ -20,6 +20,8 @@ from fadeout.graph.rules.registry import handles
 class Concatenated(Rule):
     """Channels one after the other; or along another dimension, where all parts keep the same channels."""
 
+    stands_beside = True
+
     def constants(self, node: fx.Node, a: Analysis) -> None:
         parts, dim = self._parts(node, a), argument(node, 1, "dim", 0)
         known = [a.flows[part] for part in parts if part in a.flows]
@@ -58,6 +60,8 @@ class Concatenated(Rule):
 @handles(calls=["chunk", "split"])
 class Split(Rule):
     """``chunk`` and ``split`` of the channels; their pieces are an :class:`Item` each."""
+
+    divides = True
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         pieces = self.pieces(node, a)
@@ -103,10 +107,10 @@ class Gated(Linked):
     another dimension than that of the channels, these go through one for one.
     """
 
-    keeps_alike = False
+    keeps_alike, gates = False, True
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
-        if not self.is_along(node, a):
+        if not self.halves(node, a):
             return super().constants(node, a)
         flow = a.flows[source(node)]
         value, gate = flow.constant.chunk(2)
@@ -115,7 +119,7 @@ class Gated(Linked):
         a.follow(node, flow.axis, constant if gone is None else constant.masked_fill(gone, 0.0))
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        if not self.is_along(node, a):
+        if not self.halves(node, a):
             return super().links(node, a)
         pairs = self.pairs(a.flows[node].width)
         return [(source(node), pairs.T.reshape(-1), np.tile(np.arange(len(pairs)), 2))]
@@ -123,8 +127,7 @@ class Gated(Linked):
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         return flow.constant * flow.constant.sigmoid()
 
-    def is_along(self, node: fx.Node, a: Analysis) -> bool:
-        """Whether it is the channels that are halved."""
+    def halves(self, node: fx.Node, a: Analysis) -> bool:
         flow, module = a.flows.get(source(node)), a.module(node)
         dim = argument(node, 1, "dim", -1) if module is None else module.dim
         return flow is not None and dim % len(a.shape(node)) == flow.axis

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from fadeout.graph.analysis import Analysis, Flow
 from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Link, Linked, Rule, alike
+from fadeout.graph.rules.base import Link, Linked, Rule, Unknown, alike
 from fadeout.graph.rules.calls import argument, call_with, name_of, source, worked_out
 from fadeout.graph.rules.registry import MODULES, handles, versions
 
@@ -137,7 +137,7 @@ class Padded(Linked):
 class Reduced(Linked):
     """A mean, maximum or sum over dimensions other than that of the channels."""
 
-    any_order = True
+    any_order = mixes = True
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         dims = argument(node, 1, "dim")
@@ -183,7 +183,7 @@ class Arithmetic(Rule):
         if "mul" in name_of(node) and not any(one in network.shapes for one in node.all_input_nodes):
             sizes = [one for one in node.args if isinstance(one, fx.Node)]
             plain = all(one.target == "size" or isinstance(network.rules[one], Multiple) for one in sizes)
-            return Multiple() if plain and len({*sizes}) == len(sizes) else Rule()  # no squares
+            return Multiple() if plain and len({*sizes}) == len(sizes) else Unknown()  # no squares
         with_a_number = len(node.all_input_nodes) == 1 and len(node.args) == 2
         return Elementwise() if with_a_number else self
 
@@ -287,7 +287,7 @@ class Where(Arithmetic):
     joins = any_order = False
 
     def at(self, node: fx.Node, network: Network) -> Rule:
-        return self if len(node.args) == 3 else Rule()
+        return self if len(node.args) == 3 else Unknown()
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
         sides = self._sides(node, a)
@@ -325,6 +325,8 @@ class Filled(Linked):
 @handles(nn.Softmax, calls=["softmax"])
 class Softmax(Linked):
     """Along another dimension than that of the channels."""
+
+    mixes = True
 
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         return torch.full_like(flow.constant, math.nan)

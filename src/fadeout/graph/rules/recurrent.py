@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from fadeout.graph.analysis import Analysis
 from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units
+from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units, Unknown
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles
 
@@ -33,7 +33,7 @@ class Recurrent(Rule):
     def at(self, node: fx.Node, network: Network) -> Rule:
         plain = len(node.all_input_nodes) == 1 and len(network.sites(node)) == 1
         known = plain and source(node) in network.shapes and not network.module(node).proj_size
-        return self if known and all(user.target is getitem for user in node.users) else Rule()
+        return self if known and all(user.target is getitem for user in node.users) else Unknown()
 
     def of_item(self, node: fx.Node) -> Rule:
         return RecurrentOutput()

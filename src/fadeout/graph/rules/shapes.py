@@ -37,6 +37,8 @@ class Regrouped(Rule, ABC):
     several into one.
     """
 
+    stands_beside = True
+
     @abstractmethod
     def regrouping(self, node: fx.Node, flow: Flow, a: Analysis) -> Regrouping | None:
         """The output's axis, and how its channels come from the input's."""
