@@ -215,7 +215,7 @@ def _fit(cost: TimeCost, networks: Sequence[Alive], engine: Engine) -> dict[str,
                 key: _cut_alive(cost.network, alive, cost.couple)
                 for key, alive in zip(keys, networks, strict=True)
             }
-            timings.add(time_networks(models, cost.network.example.map(_real), engine))
+            timings.update(time_networks(models, cost.network.example.map(_real), engine))
         took = np.array([timings[key] for key in keys])
     parts = np.array([cost.parts(each) for each in sizes])
     weights = _non_negative(parts / took[:, None], np.ones(len(took)))

@@ -242,7 +242,7 @@ def multiple_for(multiple: Multiple, engine: Engine) -> int:
         if any(key not in timings for key in keys.values()):
             example = Example((torch.zeros(4, 3, 16, 16, device="cpu"),))
             blocks = {key: _Block(width) for width, key in keys.items()}
-            timings.add(time_networks(blocks, example, engine))
+            timings.update(time_networks(blocks, example, engine))
         seconds = {width: timings[key] for width, key in keys.items()}
     worth = [seconds[low] / seconds[high] <= (1 + (low / high) ** 2) / 2 for low, high in _PAIRS]
     return 8 if sum(worth) >= 2 else 16
