@@ -79,16 +79,21 @@ class Split(Rule):
             e.call(node, torch.split, (source(node), sizes, flow.axis))
 
     def is_beside(self, node: fx.Node, a: Analysis) -> bool:
-        """Whether another dimension than that of the channels is split: each piece has them all."""
-        flow, dim = a.flows.get(source(node)), argument(node, 2, "dim", 0)
-        plain = all(user.target is getitem for user in node.users)
-        return flow is not None and plain and dim % len(a.shape(source(node))) != flow.axis
+        """Whether another dimension than that of the channels is divided: each piece has them all."""
+        flow = a.flows.get(source(node))
+        return flow is not None and self.is_plain(node) and self.along(node, a) != flow.axis
+
+    def is_plain(self, node: fx.Node) -> bool:
+        return all(user.target is getitem for user in node.users)
+
+    def along(self, node: fx.Node, a: Analysis) -> int:
+        """The dimension that is divided."""
+        return int(argument(node, 2, "dim", 0)) % len(a.shape(source(node)))
 
     def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
-        """The channels of each piece; None where something else is split."""
+        """The channels of each piece; None where something else is divided."""
         flow = a.flows.get(source(node))
-        plain = all(user.target is getitem for user in node.users)
-        if flow is None or not plain or self.is_beside(node, a):
+        if flow is None or not self.is_plain(node) or self.is_beside(node, a):
             return None
         number: Any = argument(node, 1, "chunks" if name_of(node) == "chunk" else "split_size_or_sections")
         number = node.kwargs.get("split_size", number)  # as Tensor.split names it
@@ -97,6 +102,19 @@ class Split(Rule):
             return None
         whole = torch.arange(flow.width)
         return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
+
+
+@handles(calls=["unbind"])
+class Unbound(Split):
+    """``unbind``: the dimension goes; where it is that of the channels, all of them stay."""
+
+    divides = False
+
+    def along(self, node: fx.Node, a: Analysis) -> int:
+        return int(argument(node, 1, "dim", 0)) % len(a.shape(source(node)))
+
+    def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
+        return None
 
 
 @handles(nn.GLU, calls=["glu"])
@@ -151,8 +169,9 @@ class Item(Linked):
         if piece is None:
             super().constants(node, a)
         else:
-            flow = a.flows[source(source(node))]
-            a.follow(node, flow.axis, flow.constant[piece])
+            flow, dim = a.flows[source(source(node))], a.rules[source(node)].along(source(node), a)  # pyright: ignore
+            gone = len(a.shape(node)) < len(a.shape(source(source(node))))
+            a.follow(node, flow.axis - (gone and dim < flow.axis), flow.constant[piece])
 
     def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
         if source(node) in a.network.shapes:
@@ -195,36 +214,3 @@ def _is_computed(index: Any) -> bool:
     """Whether an index is a slice whose ends are found out at run time."""
     ends = (index.start, index.stop, index.step) if isinstance(index, slice) else ()
     return any(isinstance(end, fx.Node) for end in ends)
-
-
-@handles(calls=["unbind"])
-class Unbound(Rule):
-    """``x.unbind(dim)``: its pieces are an :class:`UnboundItem` each."""
-
-    def of_item(self, node: fx.Node) -> Rule:
-        return UnboundItem()
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow = a.flows.get(source(node))
-        if flow is not None and flow.axis == unbound_dim(node, a):
-            a.need_all(source(node))
-
-
-class UnboundItem(Rule):
-    """One of the pieces, which all have the channels of the whole."""
-
-    def constants(self, node: fx.Node, a: Analysis) -> None:
-        flow, dim = a.flows.get(source(source(node))), unbound_dim(source(node), a)
-        if flow is not None and flow.axis != dim:
-            a.follow(node, flow.axis - (dim < flow.axis), flow.constant)
-
-    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
-        return [source(source(node))]
-
-    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        return [alike(source(source(node)), node, a)]
-
-
-def unbound_dim(node: fx.Node, a: Analysis) -> int:
-    """The dimension that goes."""
-    return int(argument(node, 1, "dim", 0)) % len(a.shape(source(node)))
