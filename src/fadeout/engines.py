@@ -43,7 +43,7 @@ def time_networks(networks: Mapping[str, nn.Module], example: Example, engine: E
     >>> list(time_networks({"one": nn.Linear(2, 2)}, Example((torch.zeros(1, 2),)), "pytorch"))
     ['one']
     """
-    device = _device(next(iter(networks.values())))
+    device = device_of(next(iter(networks.values())))
     calls: dict[str, Callable[[], object]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, network) in enumerate(networks.items()):
@@ -116,7 +116,8 @@ def _channels_last(one: Tensor) -> Tensor:
     return one.contiguous(memory_format=torch.channels_last) if one.dim() == 4 else one
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """Where a network runs: where its parameters are."""
     return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
 
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
 
@@ -87,10 +87,10 @@ class _Reasons:
 
     analysis: Analysis
     parameters: Callable[[Analysis], int]
-    network: Network = field(init=False)
 
-    def __post_init__(self):
-        self.network = self.analysis.network
+    @property
+    def network(self) -> Network:
+        return self.analysis.network
 
     def of(self, name: str, node: fx.Node, stays: Tensor) -> list[tuple[int, str]]:
         """How many of a layer's channels stay for which reason."""

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from fadeout.graph.analysis import Analysis, Flow
 from fadeout.graph.editor import Editor
 from fadeout.graph.rules.base import Linked, Rule, equal
-from fadeout.graph.rules.calls import source
+from fadeout.graph.rules.calls import source, wide_copy
 from fadeout.graph.rules.registry import handles, versions
 
 
@@ -69,7 +69,7 @@ class BatchNorm(Norm, Linked):
             known = a.dead.get(str(node.target), known)
             silent = a.network.once((id(a.module(node)), "silent"), lambda: self._silent(node, a))
             return torch.where(known, silent, math.nan)
-        module = copy.deepcopy(a.module(node)).cpu().double().eval()
+        module = wide_copy(a.module(node))
         if module.weight is not None:
             known = module.weight.detach() == 0
         if a.for_inference and getattr(module, "running_var", None) is not None:
@@ -83,10 +83,10 @@ class BatchNorm(Norm, Linked):
 
     def _silent(self, node: fx.Node, a: Analysis) -> Tensor:
         """What comes out of it where scale and shift are zero."""
-        module = copy.deepcopy(a.module(node))
+        module = a.module(node)
         if any(tensor.is_meta for tensor in module.state_dict().values()):
-            module = module.to_empty(device="cpu")
-        module = module.cpu().double().eval()
+            module = copy.deepcopy(module).to_empty(device="cpu")
+        module = wide_copy(module)
         for name, tensor in module.state_dict().items():
             tensor.fill_(name == "running_var")
         with torch.no_grad():

@@ -1,7 +1,7 @@
 """Rules for operators that treat every channel alike: activations, pooling, padding, arithmetic."""
 
-import copy
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from fadeout.graph.analysis import Analysis, Flow
 from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Link, Linked, Rule, Unknown, alike
-from fadeout.graph.rules.calls import argument, call_with, name_of, source, worked_out
+from fadeout.graph.rules.calls import argument, call_with, name_of, source, wide_copy, worked_out
 from fadeout.graph.rules.registry import MODULES, handles, versions
 
 _ACTIVATIONS = """CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish ReLU ReLU6
@@ -36,12 +36,9 @@ class Elementwise(Linked):
         shape[flow.axis] = flow.width
         module = a.module(node)
         if module is not None:  # on a copy: the call must neither see the device nor change a mode
-
-            def twin() -> nn.Module:
-                return copy.deepcopy(a.module(node)).cpu().double().eval()
-
-            plain = not module.state_dict()
-            module = a.network.once((id(module), "twin"), twin) if plain else twin()
+            same = not module.state_dict()  # in every analysis
+            twin = partial(wide_copy, module)
+            module = a.network.once((id(module), "twin"), twin) if same else twin()
         out = call_with(node, flow.constant.view(shape).clone(), module)
         return torch.where(flow.constant.isnan(), math.nan, out.reshape(-1).double())
 

@@ -11,7 +11,7 @@ from torch import fx, nn
 from fadeout.graph.analysis import Analysis, Flow
 from fadeout.graph.editor import Editor
 from fadeout.graph.rules.base import Link, Linked, Rule, alike
-from fadeout.graph.rules.calls import argument, call_with, name_of, source
+from fadeout.graph.rules.calls import argument, call_with, name_of, source, worked_out
 from fadeout.graph.rules.pointwise import Arithmetic, Multiple
 from fadeout.graph.rules.registry import handles, versions
 from fadeout.graph.sizes import attribute_of
@@ -177,7 +177,7 @@ class Size(Rule):
     """
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow = self._counted(node, a)
+        flow = self.counted(node, a)
         if flow is None:
             for user, _ in self._uses(node, a) if a.keep_forward else []:
                 if not (isinstance(a.rules[user], Arithmetic) or self._counts_channels(user, a)):
@@ -195,11 +195,11 @@ class Size(Rule):
 
     def computed_with(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
         """Who does something else with the number of channels than make as many of them."""
-        flow = self._counted(node, a)
+        flow = self.counted(node, a)
         uses = [] if flow is None else self._uses(node, a)
         return [user for user, factor in uses if flow is not None and self._computes(user, factor, flow, a)]
 
-    def _counted(self, node: fx.Node, a: Analysis) -> Flow | None:
+    def counted(self, node: fx.Node, a: Analysis) -> Flow | None:
         """Whose channels the size is the number of; None where it is that of another dimension."""
         flow = a.flows.get(source(node))
         dim = int(argument(node, 1, "dim")) % len(a.shape(source(node)))
@@ -212,7 +212,7 @@ class Size(Rule):
         while waiting:
             one = waiting.pop()
             rule = a.rules[one] if isinstance(one, fx.Node) else None
-            if isinstance(rule, Size) and self._counted(one, a) is not None:
+            if isinstance(rule, Size) and self.counted(one, a) is not None:
                 return True
             waiting += one.args if isinstance(rule, Multiple) else []
         return False
@@ -251,12 +251,11 @@ def _left(number: Any, a: Analysis) -> int | None:
     if isinstance(a.rules[number], Multiple):
         parts = [_left(one, a) for one in number.args]
         return None if None in parts else math.prod(parts)  # pyright: ignore
-    if not isinstance(a.rules[number], Size):
+    rule = a.rules[number]
+    if not isinstance(rule, Size):
         return None
-    flow, dim = a.flows.get(source(number)), int(argument(number, 1, "dim"))
-    sizes = a.shape(source(number))
-    there = flow is not None and flow.axis == dim % len(sizes)
-    return int(flow.needed.sum()) if flow is not None and there else sizes[dim]
+    flow = rule.counted(number, a)
+    return worked_out(number, a.network.shapes) if flow is None else int(flow.needed.sum())
 
 
 @handles(calls=["expand"])
