@@ -20,6 +20,11 @@ from fadeout.graph.analysis import Analysis
 Alive = Mapping[str, np.ndarray]
 
 
+def all_alive(widths: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Every channel of these layers."""
+    return {name: np.ones(width, bool) for name, width in widths.items()}
+
+
 @dataclass(frozen=True)
 class Dependence:
     """For each channel of a value the atoms (channels of layers) of which one must be alive, or every one.
@@ -142,7 +147,7 @@ def find_dependencies(
         widths: the number of channels of each layer that may lose some, by module name.
         analyse: analyses the network with these channels alive.
     """
-    whole = analyse({name: np.ones(width, bool) for name, width in widths.items()})
+    whole = analyse(all_alive(widths))
     together = belong_together(whole)
     layers = {whole.network.key(node): together[node] for node in whole.flows}
     atoms = np.concatenate([layers[name] for name in widths])
