@@ -14,9 +14,8 @@ from fadeout.compaction.compact import compact
 from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.kept import copied
 from fadeout.graph.network import Network
-from fadeout.graph.obstacles import find_obstacles, in_words, without
+from fadeout.graph.obstacles import find_obstacles, in_words, unknown_operators, without
 from fadeout.graph.rules.calls import name_of, source
-from fadeout.graph.trace import unknown_operators
 from fadeout.torch_bridge.computed import computers
 
 
