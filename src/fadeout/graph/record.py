@@ -116,10 +116,7 @@ class Recording(TorchFunctionMode):
             return result
         if not tensors_in(result):
             return result
-        overwrites = next(
-            (one for one, version in versions if result is one and one._version != version), None
-        )
-        if any(result is one for one, _ in versions) and overwrites is None:
+        if any(result is one and one._version == version for one, version in versions):
             result = result.view_as(result)  # another value in the graph, though the same tensor
         op, target, args = _target(func, args, kwargs)
         self._note(op, target, args, kwargs, result)
