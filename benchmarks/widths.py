@@ -18,7 +18,7 @@ from small_networks import command, in_turns, quietly, threads, without_channels
 from torch import Tensor, nn
 
 import fadeout
-from fadeout.structures.rounding import multiple_for
+from fadeout.structures.channels.rounding import multiple_for
 
 ENGINES = ("onnxruntime", "channels_last")
 LEAST = {"onnxruntime": 0.9, "channels_last": 0.6}  # of what the operations say

@@ -34,7 +34,7 @@ def _own_cache(monkeypatch, tmp_path):
 def test_the_onnx_model_of_a_layer_is_the_layer(name):
     build, shape = LAYERS[name]
     layer, given = build(), torch.randn(shape)
-    session = engines._session(engines._onnx_of(layer, given))
+    session = engines.export.open_session(engines._onnx_of(layer, given))
     (found,) = session.run(None, {"given": given.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), layer(given).detach(), rtol=1e-4, atol=1e-5)
 
@@ -102,14 +102,14 @@ def test_what_was_measured_is_not_measured_again():
         assert timings.measure("a thing", lambda: 2.0) == 2.0
     with timings_of("pytorch", CPU) as timings:
         assert timings.measure("a thing", lambda: 3.0) == 2.0
-        assert timings.new == 0
+        assert timings == {"a thing": 2.0}
 
 
 def test_what_two_measure_at_a_time_is_kept_of_both():
     with timings_of("pytorch", CPU) as timings:
-        timings.add({"a thing": 2.0})
+        timings.update({"a thing": 2.0})
         with timings_of("pytorch", CPU) as others:
-            others.add({"another": 3.0})
+            others.update({"another": 3.0})
     with timings_of("pytorch", CPU) as timings:
         assert timings == {"a thing": 2.0, "another": 3.0}
 
@@ -119,7 +119,7 @@ def test_what_was_measured_before_an_error_is_kept():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), timings_of("pytorch", CPU) as timings:  # noqa: PT012
-        timings.add({"a thing": 2.0})
+        timings.update({"a thing": 2.0})
         timings.measure("another", stop)
     with timings_of("pytorch", CPU) as timings:
         assert timings["a thing"] == 2.0
@@ -131,7 +131,7 @@ def test_what_was_measured_before_an_error_is_kept():
 def test_what_another_machine_has_measured_is_not_used(monkeypatch, other):
     """Neither from its own file, nor where its file lies in the place of this machine's."""
     with timings_of("pytorch", CPU) as timings:
-        timings.add({"a thing": 2.0})
+        timings.update({"a thing": 2.0})
     here = describe_machine("pytorch", CPU)
     monkeypatch.setattr(engines, "describe_machine", lambda engine, device: {**here, **other})
     with timings_of("pytorch", CPU) as there:
@@ -157,7 +157,7 @@ def test_a_damaged_file_counts_as_none(content):
     path.write_text(content)
     with timings_of("pytorch", CPU) as timings:
         assert not timings
-        timings.add({"a thing": 2.0})
+        timings.update({"a thing": 2.0})
     assert json.loads(path.read_text())["seconds"] == {"a thing": 2.0}
 
 
@@ -173,7 +173,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with timings_of("pytorch", CPU) as timings:
-        timings.add({"a thing": 2.0})
+        timings.update({"a thing": 2.0})
     assert timings["a thing"] == 2.0
 
 
@@ -196,7 +196,7 @@ def test_only_the_kernels_of_a_layer_count_not_what_a_run_takes_besides(monkeypa
             (tmp_path / "profile.json").write_text(json.dumps(events))
             return str(tmp_path / "profile.json")
 
-    monkeypatch.setattr(engines, "_session", lambda model, profile: Session())
+    monkeypatch.setattr(engines.export, "open_session", lambda model, threads, profile: Session())
     monkeypatch.setattr(engines, "_alone", lambda call, device: 32e-6)
     seconds = engines.time_layer(nn.Conv2d(1, 4, 1), torch.zeros(1, 1, 2, 2), "onnxruntime")
     assert seconds == pytest.approx(10e-6)

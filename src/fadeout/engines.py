@@ -43,7 +43,7 @@ def time_networks(networks: Mapping[str, nn.Module], example: Example, engine: E
     >>> list(time_networks({"one": nn.Linear(2, 2)}, Example((torch.zeros(1, 2),)), "pytorch"))
     ['one']
     """
-    device = _device(next(iter(networks.values())))
+    device = device_of(next(iter(networks.values())))
     calls: dict[str, Callable[[], object]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, network) in enumerate(networks.items()):
@@ -70,10 +70,8 @@ def call_of(model: nn.Module, example: Example, engine: Engine, path: Path) -> C
     if engine == "onnxruntime":
         given = example.kwargs or example.args
         export.onnx(model, path, given, tolerance=float("inf"))
-        session = _session(path)
-        names = [each.name for each in session.get_inputs()]
-        tensors = example.kwargs or dict(zip(names, example.args, strict=True))
-        feed = {name: tensors[name].numpy(force=True) for name in names}
+        session = export.open_session(path, torch.get_num_threads())
+        feed = export.feed(session, example)
         return lambda: session.run(None, feed)
     model, example = copied(model), Example(*example.fresh())  # it may write into what it is given
     if engine == "channels_last":
@@ -118,30 +116,20 @@ def _channels_last(one: Tensor) -> Tensor:
     return one.contiguous(memory_format=torch.channels_last) if one.dim() == 4 else one
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """Where a network runs: where its parameters are."""
     return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
 
 
 # onnxruntime ------------------------------------------------------------------------------------------------
 
 
-def _session(model: Path | bytes, profile: Path | None = None) -> Any:
-    with extra("export"):
-        import onnxruntime
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = torch.get_num_threads()
-    if profile is not None:
-        options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    file = str(model) if isinstance(model, Path) else model
-    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-
-
 def _kernel_seconds(layer: nn.Module, given: Tensor) -> float:
     """What the kernels take, without what reorders their inputs and outputs: a profile tells them apart."""
     feed = {"given": given.numpy(force=True)}
     with tempfile.TemporaryDirectory() as folder:
-        session = _session(_onnx_of(layer, given), Path(folder) / "profile")
+        model, profile = _onnx_of(layer, given), Path(folder) / "profile"
+        session = export.open_session(model, torch.get_num_threads(), profile)
         seconds = _alone(lambda: session.run(None, feed), given.device)
         events = parse_json(Path(session.end_profiling()).read_text())
     spent: dict[str, list[int]] = {}
@@ -234,8 +222,7 @@ class Timings(dict[str, float]):
     def __init__(self, machine: Mapping[str, Any]):
         super().__init__()
         self.machine = dict(machine)
-        self.new = 0
-        """How many were measured since they were read."""
+        self.update(self.read())
 
     @property
     def path(self) -> Path:
@@ -244,45 +231,39 @@ class Timings(dict[str, float]):
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fadeout" / "timings"
         return folder / f"{hashlib.sha256(described).hexdigest()[:16]}.json"
 
+    def read(self) -> dict[str, float]:
+        """What the file has; one that cannot be read, or is of another machine, counts as none."""
+        try:
+            content = parse_json(self.path.read_bytes())
+            if content["machine"] == self.machine:
+                return {str(what): float(seconds) for what, seconds in content["seconds"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return {}
+
     def measure(self, what: str, seconds: Callable[[], float]) -> float:
         """What was measured before, or else now."""
         if what not in self:
-            self.add({what: seconds()})
+            self[what] = seconds()
         return self[what]
-
-    def add(self, seconds: Mapping[str, float]) -> None:
-        """What was measured now."""
-        self.update(seconds)
-        self.new += len(seconds)
 
 
 @contextmanager
 def timings_of(engine: Engine, device: torch.device) -> Iterator[Timings]:
     """What was measured on this machine before; what is measured inside is added to the file at the end.
 
-    A file that cannot be read, or is of another machine, counts as none; one that cannot be written is not.
+    A file that cannot be written is not.
     """
     found = Timings(describe_machine(engine, device))
-    found.update(_read(found))
+    known = len(found)
     try:
         yield found
     finally:
-        if found.new:
-            seconds = {**_read(found), **found}  # another process may have added some
+        if len(found) > known:
+            seconds = {**found.read(), **found}  # another process may have added some
             content = json.dumps({"machine": found.machine, "seconds": seconds}, indent=1)
             try:
                 found.path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(found.path, lambda file: file.write_text(content))
             except OSError:
                 pass  # a cache is a convenience
-
-
-def _read(timings: Timings) -> dict[str, float]:
-    """What the file has."""
-    try:
-        content = parse_json(timings.path.read_bytes())
-        if content["machine"] == timings.machine:
-            return {str(what): float(seconds) for what, seconds in content["seconds"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return {}

@@ -25,6 +25,8 @@ from fadeout.graph.example import Example, tensors_in
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 
+__all__ = ["Exported", "onnx", "program"]
+
 Tolerance = Annotated[float, Only(lambda x: x >= 0, "a number from 0 on")]
 Run = Callable[[Example], list[Tensor]]
 
@@ -75,7 +77,7 @@ def onnx(
     ('model.onnx', True)
     """
     with _quiet(), extra("export"):
-        import onnxruntime
+        import onnxruntime  # noqa: F401 - what is not installed is said before anything is traced
         import onnxscript  # noqa: F401 - torch.onnx.export needs it, and says so less clearly
 
     def write(exported: ExportedProgram, file: Path, shapes: Any) -> None:
@@ -88,17 +90,8 @@ def onnx(
         file.write_bytes((_sparse(plain) if sparse else plain).SerializeToString())
 
     def open_file(file: Path) -> Run:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what goes wrong is raised, and need not be printed too
-        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        names = [each.name for each in session.get_inputs()]
-
-        def run(example: Example) -> list[Tensor]:
-            given = example.kwargs or dict(zip(names, example.args, strict=True))
-            arrays = {name: given[name].numpy(force=True) for name in names}
-            return [torch.from_numpy(output) for output in session.run(None, arrays)]
-
-        return run
+        session = open_session(file)
+        return lambda example: [torch.from_numpy(each) for each in session.run(None, feed(session, example))]
 
     return _export(model, path, example_input, tolerance, dynamic_batch, write, open_file)
 
@@ -139,6 +132,32 @@ def program(
     return _export(model, path, example_input, tolerance, dynamic_batch, write, open_file)
 
 
+def open_session(model: Path | bytes, threads: int = 0, profile: Path | None = None) -> Any:
+    """An ONNX model in onnxruntime.
+
+    Args:
+        model: a file, or what would be in it.
+        threads: how many it may use; with 0 as many as onnxruntime likes.
+        profile: how the names of the files begin that say where its time went, if they are wanted.
+    """
+    with extra("export"):
+        import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised, and need not be printed too
+    options.intra_op_num_threads = threads
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    file = str(model) if isinstance(model, Path) else model
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+def feed(session: Any, example: Example) -> dict[str, np.ndarray]:
+    """What an example gives to the inputs of a session."""
+    names = [each.name for each in session.get_inputs()]
+    given = example.kwargs or dict(zip(names, example.args, strict=True))
+    return {name: given[name].numpy(force=True) for name in names}
+
+
 def _export(
     model: nn.Module,
     path: str | os.PathLike[str],
@@ -164,12 +183,8 @@ def _export(
         )
     size = _batch_size(inputs) if dynamic_batch else 0
 
-    def call(example: Example) -> list[Tensor]:
-        args, kwargs = example.fresh()  # networks may work in place
-        return tensors_in(model(*args, **kwargs))
-
     with still(model), fitting_example():
-        call(example)
+        example.run(model)
     traced, batches, axes = example, [example], {}
     if dynamic_batch:
         axes = {0: Dim("batch")}
@@ -202,7 +217,7 @@ def _export(
             raise RuntimeError(
                 f"{path.name} cannot be made of this network, or not run{hint}: {error}"
             ) from error
-        wanted = [call(batch) for batch in batches]
+        wanted = [tensors_in(batch.run(model)) for batch in batches]
         difference = max(map(_difference, wanted, outputs))
         if not difference <= tolerance:
             raise RuntimeError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fadeout._arguments import ExampleInput, Only, checked, fitting_example
 from fadeout._checks import MissingExtraError
 from fadeout._tables import table
-from fadeout.engines import Engine, time_networks
+from fadeout.engines import Engine, device_of, time_networks
 from fadeout.graph.example import Example
 from fadeout.graph.rules.registry import rule_of_module
 from fadeout.torch_bridge.modes import still
@@ -323,7 +323,7 @@ def _forward(model: nn.Module, example: ExampleInput) -> Callable[[], object]:
             "example_input is a tensor, a tuple of positional arguments or a mapping of keyword arguments, "
             f"got {type(example).__name__}"
         )
-    args, kwargs = Example.of(example).fresh()  # a forward may write into what it is given
+    args, kwargs = Example.of(example).fresh()  # once, not in each pass that is timed
     return lambda: model(*args, **kwargs)
 
 
@@ -358,7 +358,7 @@ def _counting(rows: dict[nn.Module, Row]) -> Iterator[None]:
 
 def _synchronizer(model: nn.Module) -> Callable[[], object]:
     """What waits until the model's device has done its work."""
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     if device.type == "meta":
         raise ValueError("a model on the meta device cannot be timed: build it on a real device")
     return torch.get_device_module(device).synchronize

@@ -12,7 +12,7 @@ from support.small_networks import IMAGES, functional
 from torch import Tensor, nn
 
 import fadeout
-from fadeout.graph.rules.base import Rule
+from fadeout.graph.rules.base import Unknown
 from fadeout.graph.trace import trace
 
 # what stays although it is zero is what is tested here: the warning has tests of its own
@@ -30,7 +30,7 @@ def test_shapes_and_callers():
     assert network.shapes[nodes["b"]] == (2, 2, 6, 6)
     assert network.sites(nodes["a"]) == [nodes["a"], nodes["a_1"]]
     assert network.module(nodes["x"]) is None
-    assert type(network.rules[nodes["output"]]) is Rule
+    assert type(network.rules[nodes["output"]]) is Unknown
 
 
 def test_what_follows_the_mode():

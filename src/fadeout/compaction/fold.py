@@ -1,6 +1,5 @@
 """Batch-norms become part of the layer before them: in evaluation mode both are one weighted sum."""
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from fadeout.graph.analysis import Analysis
 from fadeout.graph.rules.base import equal
-from fadeout.graph.rules.calls import source
+from fadeout.graph.rules.calls import source, wide_copy
 from fadeout.graph.rules.registry import versions
 
 _NORMS = {*versions("BatchNorm"), nn.SyncBatchNorm}
@@ -69,7 +68,7 @@ def _rest(norm: Any) -> nn.Module | None:
     children = list(norm.children())
     if any(child.state_dict() for child in children) or any(tensor.is_meta for tensor in norm.buffers()):
         return None
-    twin = copy.deepcopy(norm).cpu().double().eval()
+    twin = wide_copy(norm)
     rest = nn.Sequential(*twin.children())
     dims = 3 if isinstance(norm, nn.BatchNorm3d) else 0 if isinstance(norm, nn.BatchNorm1d) else 2
     x = torch.linspace(-3, 3, 5 * norm.num_features).double().view(5, -1, *[1] * dims)

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from fadeout.compaction.cut import Cut, on_device
+from fadeout.compaction.cut import Cut
+from fadeout.graph.editor import on_device
 
 
 def cut_optimizer(optimizer: Optimizer, model: nn.Module, cut: Cut) -> Optimizer:

@@ -15,7 +15,7 @@ from fadeout._tables import table
 from fadeout._timing import BUSY, race, worst_spread
 from fadeout.graph.example import Example
 from fadeout.graph.heads import SplitHeads, projections
-from fadeout.graph.kept import copied, left_alone
+from fadeout.graph.kept import copied, undisturbed
 from fadeout.graph.outputs import agree, of_other_sizes
 from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
@@ -110,15 +110,10 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
     """
     model = unwrap(model)
     example = Example.of(example_input)
-
-    def run(network: nn.Module) -> Any:
-        args, kwargs = example.fresh()  # a forward may write into what it is given
-        return network(*args, **kwargs)
-
-    with left_alone(model), still(model), fitting_example():
-        run(model)
+    with undisturbed(model), fitting_example():
+        example.run(model)
     dense = copied(model).requires_grad_(False)
-    choices, made = _choose(_with_split_attentions(dense, _mostly_zero), run)
+    choices, made = _choose(_with_split_attentions(dense, _mostly_zero), example.run)
     if not made:
         return SparseNetwork(dense, choices, "no sparse product is faster")
     owners = {name.rpartition(".")[0] for name in made}
@@ -128,7 +123,7 @@ def sparse(model: nn.Module, example_input: ExampleInput) -> SparseNetwork:
         why = "all dense: the outputs would differ, or the network reads the weights of its layers itself"
         return SparseNetwork(dense, choices, why)
     with still(dense), still(fast):
-        timings = race({"dense": lambda: run(dense), "sparse": lambda: run(fast)})
+        timings = race({"dense": lambda: example.run(dense), "sparse": lambda: example.run(fast)})
     ratio = timings["dense"].median / timings["sparse"].median
     busy = f", on a busy machine (spread {worst_spread(timings):.0%})" if worst_spread(timings) > BUSY else ""
     if ratio < 1:

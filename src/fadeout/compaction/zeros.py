@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from operator import getitem
 
 import torch
 from torch import Tensor, fx, nn
@@ -12,15 +13,9 @@ from torch.nn.parameter import is_lazy
 from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.kept import keeps
 from fadeout.graph.network import Network
-from fadeout.graph.obstacles import find_obstacles, in_words, place, without
-from fadeout.graph.rules.base import Leaf, Rule
+from fadeout.graph.obstacles import find_obstacles, gives_tensors, in_words, place, reads_weights_of, without
 from fadeout.graph.rules.calls import name_of
-from fadeout.graph.rules.layers import Weighted
-from fadeout.graph.rules.norms import Norm
-from fadeout.graph.rules.pieces import Item
-from fadeout.graph.rules.pointwise import Reduced, Softmax
 from fadeout.graph.rules.registry import MODULES, rule_of_module
-from fadeout.graph.trace import gives_tensors, reads_weights_of
 from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
 
@@ -78,15 +73,11 @@ def _zeros(analysis: Analysis) -> Iterator[tuple[str, fx.Node, Tensor]]:
 def _zero_rows(module: nn.Module) -> Tensor | None:
     """Which channels of a layer have no weight but zero; None where it is no layer."""
     rule = rule_of_module(module)
-    if type(rule) is Rule:
-        return None
     with still(module):  # a weight may be computed, and a spectral norm changes with every look in training
         weight = getattr(module, "weight", None)
         if not isinstance(weight, Tensor) or is_lazy(weight) or weight.is_meta or not weight.numel():
             return None
-        if isinstance(rule, Weighted):
-            return ~rule.parts(module).flatten(1).any(1).cpu()
-        return weight.detach().cpu() == 0 if rule.scales(module) else None
+        return rule.zeros(module)
 
 
 @dataclass
@@ -95,10 +86,10 @@ class _Reasons:
 
     analysis: Analysis
     parameters: Callable[[Analysis], int]
-    network: Network = field(init=False)
 
-    def __post_init__(self):
-        self.network = self.analysis.network
+    @property
+    def network(self) -> Network:
+        return self.analysis.network
 
     def of(self, name: str, node: fx.Node, stays: Tensor) -> list[tuple[int, str]]:
         """How many of a layer's channels stay for which reason."""
@@ -166,7 +157,7 @@ class _Reasons:
             done.add(reader)
             yield reader, read
             rule = self.network.rules[reader]
-            if type(rule) is not Rule and not isinstance(rule, Weighted):
+            if rule.is_known and not rule.weighs:
                 waiting += [(user, reader) for user in reader.users]
 
     def _without_rule(self, node: fx.Node, own: bool = False) -> str | None:
@@ -174,7 +165,7 @@ class _Reasons:
         network = self.network
         if node.op == "get_attr":
             return self._obstacle(str(node.target).rpartition(".")[0], own)
-        if type(network.rules[node]) is not Rule or node.op == "output" or not gives_tensors(node, network):
+        if network.rules[node].is_known or node.op == "output" or not gives_tensors(node, network):
             return None
         if node.op == "call_module":
             return self._obstacle(str(node.target), own)
@@ -189,12 +180,12 @@ class _Reasons:
         flows, rule = self.analysis.flows, self.network.rules[node]
         if read not in flows or node in flows or node not in self.network.shapes:
             return None
-        if isinstance(rule, Leaf | Norm | Reduced | Softmax | Weighted) or type(rule) is Rule:
+        if rule.mixes or not rule.is_known:
             return None
         name = f"{name_of(node)}()" if node.op != "call_module" else repr(node.target)
         if node in self.network.overwritten:
             return f"what {name} gives is changed in place{place(node)}"
-        hint = " (through torch.split() they would be)" if isinstance(rule, Item) else ""
+        hint = " (through torch.split() they would be)" if node.target is getitem else ""
         return f"they are not followed through {name}{hint}{place(node)}"
 
     def _obstacle(self, name: str, own: bool) -> str:
@@ -213,7 +204,7 @@ class _Reasons:
         """Which channels are another constant than zero, in front of a layer that cannot fold it."""
         rule = self.network.rules[reader]
         flow = (self._options[0][1] if self._options else self.analysis).flows.get(read)
-        folds = not isinstance(rule, Weighted) or rule.folds(self.network.module(reader))
+        folds = rule.folds(self.network.module(reader))
         if flow is None or flow.width != len(stays) or folds:
             return torch.zeros_like(stays)
         return stays & flow.constant.isfinite() & (flow.constant != 0)

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 
@@ -111,15 +112,26 @@ class Analysis:
 
     def tie(self, one: fx.Node, other: fx.Node) -> None:
         """Two values keep the same channels."""
-        if one is other:
-            return
         first, second = self.flows.get(one), self.flows.get(other)
         if first is None or second is None:
             self.need_all(one)
             self.need_all(other)
-        else:
+        elif one is not other:
             self.grow(one, second.needed)
             self.grow(other, first.needed)
+
+    def link(self, one: fx.Node, theirs: np.ndarray, node: fx.Node, ours: np.ndarray) -> None:
+        """Channels of two values that belong together are needed together."""
+        if theirs is ours:
+            return self.tie(one, node)
+        before, after = self.flows.get(one), self.flows[node]
+        needed = torch.zeros_like(after.needed)
+        needed[torch.from_numpy(ours if before is None else ours[before.needed.numpy()[theirs]])] = True
+        self.grow(node, needed)
+        if before is not None:
+            needed = torch.zeros_like(before.needed)
+            needed[torch.from_numpy(theirs[after.needed.numpy()[ours]])] = True
+            self.grow(one, needed)
 
     def tie_sites(self, node: fx.Node) -> None:
         """A module that is used twice has one set of channels."""

@@ -93,16 +93,32 @@ class Example:
         new = self.map(lambda one: one.detach().clone())
         return new.args, new.kwargs
 
+    def run(self, model: Callable[..., Any]) -> Any:
+        """What a network gives, which may write into what it is given."""
+        args, kwargs = self.fresh()
+        return model(*args, **kwargs)
+
+
+class Field(str):
+    """The name of a field of a dataclass."""
+
+
+def items_of(value: Any) -> list[tuple[Any, Any]]:
+    """What a tuple, a list, a mapping or a dataclass holds, each with its index, key or :class:`Field`."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(Field(one.name), getattr(value, one.name)) for one in fields(value)]
+    return []
+
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in what a network returns: in tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, one.name) for one in fields(value)]
-    return [found for one in value for found in tensors_in(one)] if isinstance(value, list | tuple) else []
+    return [found for _, one in items_of(value) for found in tensors_in(one)]
 
 
 def as_data(value: Any) -> Any:
@@ -138,29 +154,3 @@ def from_data(data: Any, device: torch.device | None = None) -> Any:
     if "list" in data:
         return [from_data(one, device) for one in data["list"]]
     return tuple(from_data(one, device) for one in data["tuple"])
-
-
-def tensors_of(data: Any) -> list[dict[str, Any]]:
-    """The tensors in data that :func:`as_data` gave, perhaps, before any of them is made.
-
-    Raises:
-        TypeError: where it is no such data.
-
-    >>> tensors_of([{"dict": {"x": {"shape": [2], "dtype": "int32"}, "flag": True}}])
-    [{'shape': [2], 'dtype': 'int32'}]
-    """
-    if isinstance(data, dict) and "shape" in data:
-        return [data]
-    inside = next(iter(data.values()), None) if isinstance(data, dict) else data
-    if isinstance(data, dict) and (data.keys() - _HOLDERS or len(data) != 1):
-        raise TypeError
-    if isinstance(inside, dict):
-        inside = list(inside.values())
-    if isinstance(inside, list | tuple):
-        return [found for one in inside for found in tensors_of(one)]
-    if isinstance(data, dict):
-        raise TypeError
-    return []
-
-
-_HOLDERS = {"dict", "list", "tuple"}

@@ -5,8 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
+
+from fadeout.torch_bridge.modes import in_mode
 
 _M = TypeVar("_M", bound=nn.Module)
 
@@ -67,6 +70,16 @@ def left_alone(model: nn.Module) -> Iterator[None]:
         for holder, own in before:
             holder.clear()
             (holder.extend if isinstance(holder, list) else holder.update)(own)
+
+
+@contextmanager
+def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
+    """A network may run meanwhile, without gradients, and nothing of it is left: see :func:`left_alone`.
+
+    Modes and the state of the random numbers on the CPU are those from before.
+    """
+    with left_alone(model), in_mode(model, training), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def copied(model: _M) -> _M:

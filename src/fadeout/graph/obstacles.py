@@ -1,6 +1,7 @@
-"""Lines of a forward for which channels stay that could go otherwise, and what to do about them."""
+"""What keeps channels that could go otherwise: operators without a rule, and lines that count channels."""
 
 import linecache
+import operator
 from dataclasses import replace
 
 from torch import fx
@@ -10,7 +11,36 @@ from fadeout.graph.kept import keep
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Leaf
 from fadeout.graph.rules.calls import name_of, source
-from fadeout.graph.rules.shapes import Size
+
+
+def unknown_operators(network: Network) -> list[str]:
+    """The classes of modules and the functions that have no rule, with the place of the first of each."""
+    found: dict[str, str] = {}
+    for node, rule in network.rules.items():
+        if rule.is_known or node.op == "output":
+            continue
+        owner = str(node.target) if node.op == "call_module" else reads_weights_of(node)
+        if owner:
+            found.setdefault(type(network.modules[owner]).__name__, f" (at {owner})")
+        elif gives_tensors(node, network):
+            found.setdefault(name_of(node), "()")
+    return [name + where for name, where in found.items()]
+
+
+def gives_tensors(node: fx.Node, network: Network) -> bool:
+    """Whether tensors come out of a call, one or several, or go into one, and not just numbers."""
+    return node.target is operator.setitem or any(one in network.shapes for one in (node, *node.users))
+
+
+def reads_weights_of(node: fx.Node) -> str:
+    """The module whose parameters a function reads, behind its first input; empty where there is none."""
+    waiting = node.all_input_nodes[1:]
+    while waiting:
+        one = waiting.pop(0)
+        if one.op == "get_attr":
+            return str(one.target).rpartition(".")[0]
+        waiting += one.all_input_nodes
+    return ""
 
 
 def find_obstacles(a: Analysis) -> dict[fx.Node, str]:
@@ -22,7 +52,7 @@ def find_obstacles(a: Analysis) -> dict[fx.Node, str]:
                 f"the forward keeps them in {str(node.args[1])!r}, where they may be read: leave that out, "
                 "if they shall go"
             )
-        for user in rule.computed_with(node, a) if isinstance(rule, Size) else []:
+        for user in rule.computed_with(node, a):
             found[node] = (
                 f"the forward computes with how many there are ({name_of(user)}{place(user)}): write the "
                 "number itself there"

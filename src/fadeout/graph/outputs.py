@@ -9,14 +9,12 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from fadeout.graph.example import Example, tensors_in
-from fadeout.graph.kept import left_alone
-from fadeout.torch_bridge.modes import in_mode, still
+from fadeout.graph.kept import undisturbed
 
 _NEAR = 0.1  # of the largest output, at most: rounding to bfloat16 was seen to change deep networks by 0.02
 _ROUNDING = 3000  # units in the last place of the largest output: norms of constants blow rounding up
 
 
-@torch.no_grad()
 def agree(
     model: nn.Module,
     other: nn.Module,
@@ -31,7 +29,7 @@ def agree(
     """
     examples = [example, example.random()] if any(map(_has_fractions, example.tensors)) else [example]
     mine, theirs = (
-        [_outputs(module, each, training, seed) for each in examples]
+        [outputs_of(module, each, training, seed) for each in examples]
         for module, seed in zip((model, other), seeds, strict=True)
     )
     shapes = [[one.shape for one in each or ()] for each in mine]
@@ -98,32 +96,22 @@ class _WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _outputs(module: nn.Module, example: Example, training: bool, seed: int) -> list[Tensor] | None:
+def outputs_of(
+    model: nn.Module, example: Example, training: bool = False, seed: int = 0
+) -> list[Tensor] | None:
     """What a network gives; None where it does not take the example."""
-    args, kwargs = example.fresh()
     try:
-        with (
-            left_alone(module),
-            in_mode(module, training),
-            torch.random.fork_rng(devices=[]),
-            _WithoutDropout(),
-        ):
+        with undisturbed(model, training), _WithoutDropout():
             torch.manual_seed(seed)
-            return tensors_in(module(*args, **kwargs))
+            return tensors_in(example.run(model))
     except Exception:  # whatever it does with numbers, or with channels, that it was not made for
         return None
 
 
 def _rows(model: nn.Module, example: Example) -> list[float]:
     """How many rows each output has for a row of the input; empty where the network does not take it."""
-    args, kwargs = example.fresh()
-    try:
-        with left_alone(model), still(model), torch.random.fork_rng(devices=[]):
-            outputs = tensors_in(model(*args, **kwargs))
-    except Exception:  # whatever it does with an input that it was not made for
-        return []
     rows = next((len(one) for one in example.tensors if one.dim() and len(one)), 1)
-    return [len(one) / rows for one in outputs if one.dim()]
+    return [len(one) / rows for one in outputs_of(model, example) or [] if one.dim()]
 
 
 def _near(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
-from fadeout.graph.example import Example
+from fadeout.graph.example import Example, Field, items_of, tensors_in
 from fadeout.graph.kept import keep, kept_on
 from fadeout.graph.sizes import Asked, Attribute, Computed, Size, is_asked
 from fadeout.torch_bridge.modes import in_mode
@@ -114,12 +114,9 @@ class Recording(TorchFunctionMode):
         if name == "__setitem__":
             self._note("call_function", operator.setitem, args, {}, None)
             return result
-        if not _has_tensors(result):
+        if not tensors_in(result):
             return result
-        overwrites = next(
-            (one for one, version in versions if result is one and one._version != version), None
-        )
-        if any(result is one for one, _ in versions) and overwrites is None:
+        if any(result is one and one._version == version for one, version in versions):
             result = result.view_as(result)  # another value in the graph, though the same tensor
         op, target, args = _target(func, args, kwargs)
         self._note(op, target, args, kwargs, result)
@@ -175,15 +172,15 @@ class Recording(TorchFunctionMode):
             self._alive.append(value)
             self.shapes[node] = torch.Size(map(int, value.shape))
             return
-        for key, item in _items(value):
+        for key, item in items_of(value):
             if isinstance(item, Tensor):
                 self._nodes[id(item)] = (node, key)  # its node is made when it is read
                 self._alive.append(item)
-            elif _has_tensors(item):
+            elif tensors_in(item):
                 self._track(self._item(node, key), item)
 
     def _item(self, node: fx.Node, key: Any) -> fx.Node:
-        item = self.graph.call_function(getattr if isinstance(key, _Field) else operator.getitem, (node, key))
+        item = self.graph.call_function(getattr if isinstance(key, Field) else operator.getitem, (node, key))
         if node in self._learned:
             self._learned.add(item)
         return item
@@ -258,7 +255,7 @@ class Recording(TorchFunctionMode):
     def _result(self, value: Any) -> Any:
         """What the forward returns, as the graph has it."""
         if (isinstance(value, dict) and type(value) is not dict) or dataclasses.is_dataclass(value):
-            fields = {key: self._result(one) for key, one in _items(value) if one is not None}
+            fields = {key: self._result(one) for key, one in items_of(value) if one is not None}
             if not _is_made_of(value, fields):
                 self.rebuilds = False
                 return fields
@@ -322,10 +319,6 @@ class UnfollowedError(Exception):
     """What the forward does cannot be noted."""
 
 
-class _Field(str):
-    """The name of a field of a dataclass."""
-
-
 _PLAIN = (
     *(int, float, complex, bool, str, bytes, range, type(Ellipsis)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -369,24 +362,10 @@ def _line() -> tuple[str, int] | None:
 _AROUND = tuple(os.path.dirname(one) + os.sep for one in (__file__, torch.__file__))
 
 
-def _items(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    if isinstance(value, list | tuple):
-        return list(enumerate(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(_Field(field.name), getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return []
-
-
-def _has_tensors(value: Any) -> bool:
-    return isinstance(value, Tensor) or any(_has_tensors(one) for _, one in _items(value))
-
-
 def _is_made_of(value: Any, fields: Mapping[str, Any]) -> bool:
     """Whether a class can be called with its own items."""
     try:
-        return len(_items(type(value)(**dict.fromkeys(fields)))) >= 0
+        return len(items_of(type(value)(**dict.fromkeys(fields)))) >= 0
     except Exception:
         return False
 

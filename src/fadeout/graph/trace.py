@@ -1,12 +1,12 @@
 """A network becomes a graph of calls, with the shape of every value and a rule for every call."""
 
 import math
-import operator
 import os
 import threading
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,13 +15,13 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from fadeout.graph.example import Example
-from fadeout.graph.kept import left_alone
+from fadeout.graph.kept import undisturbed
 from fadeout.graph.network import Network
+from fadeout.graph.outputs import outputs_of
 from fadeout.graph.record import Recording
-from fadeout.graph.rules.base import Rule
+from fadeout.graph.rules.base import Rule, Unknown
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, alike_rule, derived_rule, rule_of
-from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.sharding import is_distributed
 
 
@@ -59,7 +59,7 @@ def trace(model: nn.Module, example_input: Any, leaves: Iterable[Any] = ()) -> N
     )
     for node in graph.nodes:  # in order: a rule may depend on those before it
         is_leaf = id(network.module(node)) in network.leaves
-        network.rules[node] = Rule() if is_leaf else rule_of(node, network)
+        network.rules[node] = Unknown() if is_leaf else rule_of(node, network)
         before = node.all_input_nodes[:1]
         if before and len(before[0].users) > 1 and _is_in_place(node, network):
             network.overwritten.add(before[0])
@@ -120,20 +120,9 @@ class _Leaves:
 
 
 def _record(model: nn.Module, example: Example, leaves: _Leaves, *, training: bool) -> Recording:
-    with _ONE_AT_A_TIME:
-        return _record_alone(model, example, leaves, training)
-
-
-_ONE_AT_A_TIME = threading.RLock()
-"""What is put in the place of torch's and Python's own for a recording is there for all threads."""
-
-
-def _record_alone(model: nn.Module, example: Example, leaves: _Leaves, training: bool) -> Recording:
     recording = Recording(model, leaves)
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, in evaluation mode only
     try:
-        with left_alone(model), in_mode(model, training), torch.random.fork_rng(devices=[]):
+        with _ONE_AT_A_TIME, _without_fast_path(), undisturbed(model, training):
             recording.run(example)
     except Exception as error:
         home = os.path.dirname(torch.__file__)
@@ -141,7 +130,7 @@ def _record_alone(model: nn.Module, example: Example, leaves: _Leaves, training:
         frames = [f for f in frames if os.path.dirname(__file__) not in f.filename]
         where = f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else "unknown line"
         module = (recording.path[-1] if recording.path else "") or type(model).__name__
-        fails = not training and not _runs(model, example)
+        fails = not training and outputs_of(model, example) is None
         advice = (
             "It is so without tracing too: pass an example that the model takes"
             if fails
@@ -152,20 +141,22 @@ def _record_alone(model: nn.Module, example: Example, leaves: _Leaves, training:
             f"the model cannot be {'run' if fails else 'traced'} on its example_input: in module {module!r}, "
             f"at {where}\n({type(error).__name__}: {error})\n{advice}"
         ) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
     return recording
 
 
-def _runs(model: nn.Module, example: Example) -> bool:
-    """Whether the network takes the example when nothing is recorded."""
-    arguments, keywords = example.fresh()
+_ONE_AT_A_TIME = threading.RLock()
+"""What is put in the place of torch's and Python's own for a recording is there for all threads."""
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Encoders of torch run operator by operator, not as one for a whole layer, in evaluation mode too."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with left_alone(model), in_mode(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(*arguments, **keywords)
-    except Exception:
-        return False
-    return True
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _training_arguments(
@@ -194,36 +185,6 @@ def _training_arguments(
                     return None
                 found[mine].append((key, value, there[key]))
     return dict(found)
-
-
-def unknown_operators(network: Network) -> list[str]:
-    """The classes of modules and the functions that have no rule, with the place of the first of each."""
-    found: dict[str, str] = {}
-    for node, rule in network.rules.items():
-        if type(rule) is not Rule or node.op == "output":
-            continue
-        owner = str(node.target) if node.op == "call_module" else reads_weights_of(node)
-        if owner:
-            found.setdefault(type(network.modules[owner]).__name__, f" (at {owner})")
-        elif gives_tensors(node, network):
-            found.setdefault(name_of(node), "()")
-    return [name + where for name, where in found.items()]
-
-
-def gives_tensors(node: fx.Node, network: Network) -> bool:
-    """Whether tensors come out of a call, one or several, or go into one, and not just numbers."""
-    return node.target is operator.setitem or any(one in network.shapes for one in (node, *node.users))
-
-
-def reads_weights_of(node: fx.Node) -> str:
-    """The module whose parameters a function reads, behind its first input; empty where there is none."""
-    waiting = node.all_input_nodes[1:]
-    while waiting:
-        one = waiting.pop(0)
-        if one.op == "get_attr":
-            return str(one.target).rpartition(".")[0]
-        waiting += one.all_input_nodes
-    return ""
 
 
 def _entangled(model: nn.Module, graph: fx.Graph) -> set[int]:

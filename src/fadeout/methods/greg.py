@@ -11,7 +11,7 @@ from fadeout.fades import learning_rate
 from fadeout.methods.method import Method, Phase, check_structure, train
 from fadeout.pruners.channel_pruner import ChannelPruner
 from fadeout.structures.base import flush_
-from fadeout.structures.channel_candidates import Layer
+from fadeout.structures.channels.candidates import Layer
 from fadeout.torch_bridge.parameters import named
 from fadeout.torch_bridge.step_hooks import gradient_scale
 

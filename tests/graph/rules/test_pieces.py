@@ -25,6 +25,22 @@ def test_chunks_keep_the_same_channels_where_the_forward_stays():
     check(model, found)
 
 
+@pytest.mark.parametrize("divide", [lambda x: x.chunk(2, 1), lambda x: x.unflatten(1, (2, 3)).unbind(1)])
+@torch.no_grad()  # gradients flow through no such piece
+def test_a_piece_that_is_changed_in_place(divide):
+    """What reads it sees both of its values: it is not followed, and the whole stays."""
+
+    def forward(m, x):
+        left, right = divide(m.a(x))
+        before = left.flatten(2)
+        left.add_(1)
+        return m.b(left) + m.b(right) + before.mean()
+
+    model = Net(forward, a=conv(3, 6), b=conv(3, 2))
+    kill(model.a, channels=[0, 3])
+    check(model, {})
+
+
 def test_a_split_beside_the_channels():
     def forward(m, x):
         some, others = m.a(x).split([1, 2], dim=1)

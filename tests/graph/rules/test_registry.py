@@ -9,8 +9,9 @@ from torch import Tensor, fx, nn
 
 import fadeout
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.rules import registry
-from fadeout.graph.rules.base import Editor, Linked, Rule
+from fadeout.graph.rules.base import Linked, Unknown
 from fadeout.graph.rules.registry import handles, rule_of_module, versions
 from fadeout.graph.trace import trace
 
@@ -114,7 +115,7 @@ def test_a_derived_class_has_the_cost_but_not_the_rule_of_its_base():
     model = nn.Sequential(nn.Linear(3, 4), Doubled(4, 2))
     assert type(rule_of_module(model[1])) is type(rule_of_module(nn.Linear(1, 1)))
     network = trace(model, torch.zeros(1, 3), leaves=[Doubled])
-    assert type(network.rules[list(network.graph.nodes)[2]]) is Rule
+    assert type(network.rules[list(network.graph.nodes)[2]]) is Unknown
 
 
 def test_versions():

@@ -1,12 +1,13 @@
 """What a rule is: all that is known of an operator."""
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
 from fadeout.graph.rules.calls import source
 
@@ -37,41 +38,25 @@ class Term(NamedTuple):
     groups: int = 1
 
 
-class Editor(Protocol):
-    """The copy of a network that is being cut, as the rules change it."""
-
-    @property
-    def analysis(self) -> Analysis: ...
-
-    def module(self, node: fx.Node) -> Any:
-        """The copy of the module that a node calls."""
-
-    def kept(self, node: fx.Node) -> Tensor | None:
-        """The channels of a value that stay; None where all do."""
-
-    def slice(self, node: fx.Node, name: str, index: tuple) -> None:
-        """Keep only the indexed part of a parameter or buffer, if the module has it."""
-
-    def replace(self, node: fx.Node, module: nn.Module) -> None:
-        """Replace the module that a node calls."""
-
-    def set_bias(self, node: fx.Node, bias: Tensor) -> None:
-        """Give the module a bias of these values, before it is sliced."""
-
-    def call(self, node: fx.Node, target: Any, args: tuple, attribute: Any = None, value: int = 0) -> None:
-        """Replace a call in the forward; or where a new value of an attribute does the same, set that."""
-
-    def gather(self, side: fx.Node, node: fx.Node) -> None:
-        """On the way from ``side`` to ``node``, gather the channels of the other from those of the one."""
-
-
 class Rule:
-    """All that is known of an operator. This one, for unknown ones, keeps all channels of the inputs.
+    """All that is known of an operator.
 
     A rule says what the operator does to channels, what it costs, and which of its parameters belong to a
     channel. Every method has a safe default: what a rule does not say is never wrong, only less small.
     """
 
+    is_known = True
+    """Whether anything is known of the operator."""
+    mixes = False
+    """Whether it may mix all channels by its nature, as a mean does: nobody asks why they stay."""
+    weighs = False
+    """Whether every output is a weighted sum of the inputs."""
+    stands_beside = False
+    """Whether the output has the channels of the inputs in groups, or one input's behind another's."""
+    gates = False
+    """Whether one half of the channels gates the other, where :meth:`halves` says so."""
+    divides = False
+    """Whether several values come out, which have the channels of the input between them."""
     keeps_alike = False
     """Whether the output always keeps the channels that the first input keeps."""
     fills_in = False
@@ -114,17 +99,30 @@ class Rule:
     def constants(self, node: fx.Node, a: Analysis) -> None:
         """Follow the channels of the output, and say which are constant."""
 
+    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
+        """Which channels of the inputs belong together with which of the output, where that is followed."""
+        return []
+
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        """Say which channels of the inputs are needed, given those of the output."""
-        for one in node.all_input_nodes:
-            a.need_all(one)
+        """Say which channels of the inputs are needed, given those of the output.
+
+        By default, those that belong together are needed together, and all channels of other inputs are.
+        """
+        followed = node in a.flows
+        links = a.once((node, "links"), lambda: self.links(node, a)) if followed else []
+        linked = {one for one, _, _ in links}
+        for one in self.inputs(node, a):
+            if one not in linked:
+                a.need_all(one)
+        for one, theirs, ours in links:
+            a.link(one, theirs, node, ours)
+
+    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        """The values that the output is made of."""
+        return node.all_input_nodes
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         """Change the module, or the call, to what is left."""
-
-    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        """Which channels of the inputs belong together with which of the output."""
-        return []
 
     # Which parameters belong to a channel of the output, by their names in the module
 
@@ -143,6 +141,22 @@ class Rule:
     def units(self, node: fx.Node, a: Analysis) -> Units | None:
         """Channels that go when several rows of parameters are zero, such as the heads of an attention."""
         return None
+
+    def zeros(self, module: Any) -> Tensor | None:
+        """Which channels have no weight but zero; None where there are no weights for each."""
+        return module.weight.detach().cpu() == 0 if self.scales(module) else None
+
+    def folds(self, module: Any) -> bool:
+        """Whether no constant is in its way: those other than zero can be folded into the bias exactly."""
+        return True
+
+    def halves(self, node: fx.Node, a: Analysis) -> bool:
+        """Whether it is the channels of the input that are halved."""
+        return False
+
+    def computed_with(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        """Of a number of channels, who does something else with it than make as many of them."""
+        return []
 
     # What it costs
 
@@ -172,8 +186,16 @@ class Rule:
         return 0, 0
 
 
+class Unknown(Rule):
+    """For all operators without a rule: all channels of the inputs stay."""
+
+    is_known = False
+
+
 class Leaf(Rule):
     """The network's inputs and raw parameters: nothing to need, nothing to cut."""
+
+    mixes = True
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         pass
@@ -190,13 +212,6 @@ class Linked(Rule):
         if flow is not None and axis is not None:
             a.follow(node, axis, self.values(node, flow, a))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        for one in node.all_input_nodes:
-            if one is source(node):
-                a.tie(one, node)
-            else:
-                a.need_all(one)
-
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(source(node), node, a)]
 
@@ -211,7 +226,7 @@ class Linked(Rule):
 
 
 def alike(one: fx.Node, node: fx.Node, a: Analysis) -> Link:
-    """A link one for one."""
+    """A link one for one: both sides have the same numbers, in one array."""
     numbers = np.arange(a.flows[node].width)
     return one, numbers, numbers
 

@@ -1,5 +1,6 @@
 """Reading the calls of a traced network."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,11 @@ def worked_out(value: Any, shapes: Mapping[fx.Node, torch.Size]) -> Any:
         return node.target(*map_arg(node.args, number))  # pyright: ignore
 
     return map_arg(value, number)
+
+
+def wide_copy(module: nn.Module) -> Any:
+    """A copy to ask what it gives for numbers: in evaluation mode, in float64, on the CPU."""
+    return copy.deepcopy(module).cpu().double().eval()
 
 
 @torch.no_grad()

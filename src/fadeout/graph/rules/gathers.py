@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.gather import Gather
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Link, Rule
+from fadeout.graph.rules.base import Link, Rule, Unknown
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles
 
@@ -26,7 +27,7 @@ class Gathered(Rule):
     is_identity = True
 
     def at(self, node: fx.Node, network: Network) -> Rule:
-        return self if len(network.sites(node)) == 1 else Rule()
+        return self if len(network.sites(node)) == 1 else Unknown()
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
         a.follow(node, a.module(node).axis, self._values(node, a))

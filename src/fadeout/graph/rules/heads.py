@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis
+from fadeout.graph.editor import Editor
 from fadeout.graph.heads import PARAMETERS, Heads, keys_added, projections
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Leaf, Link, Of, Rule, Term, Units, alike
+from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units, Unknown, alike
 from fadeout.graph.rules.calls import argument, name_of, source
 from fadeout.graph.rules.pointwise import Softmax
 from fadeout.graph.rules.registry import handles
@@ -34,30 +35,25 @@ class Attention(Rule):
             a.follow(node, heads, constant.repeat_interleave(query.width // value.width))
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow = a.flows.get(node)
-        if flow is None:
-            return super().needs(node, a)
-        query, key, value = inputs_of(node)
-        shared = flow.width // a.flows[value].width
-        a.tie(query, node)
-        a.tie(key, value)
-        a.grow(value, flow.needed.view(-1, shared).any(1))
-        a.grow(node, a.flows[value].needed.repeat_interleave(shared))
-        mask = argument(node, 3, "attn_mask")
-        if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)):
-            if mask in a.flows and a.flows[mask].axis == len(a.shape(mask)) - 3:
-                a.tie(mask, node)
-            else:
-                a.need_all(node)
-                a.need_all(mask)
-        elif isinstance(mask, fx.Node):
-            a.need_all(mask)
+        super().needs(node, a)
+        mask = self._mask_of_heads(node, a)
+        if mask is not None and not self._is_followed(mask, a):
+            a.need_all(node)
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         query, key, value = inputs_of(node)
-        numbers = np.arange(a.flows[node].width)
+        numbers, mask = np.arange(a.flows[node].width), self._mask_of_heads(node, a)
         shared = len(numbers) // a.flows[value].width
-        return [alike(query, node, a), *((one, numbers // shared, numbers) for one in (key, value))]
+        masks = [] if mask is None or not self._is_followed(mask, a) else [alike(mask, node, a)]
+        return [alike(query, node, a), *((one, numbers // shared, numbers) for one in (key, value)), *masks]
+
+    def _mask_of_heads(self, node: fx.Node, a: Analysis) -> fx.Node | None:
+        """The mask, if each head has its own."""
+        mask = argument(node, 3, "attn_mask")
+        return mask if isinstance(mask, fx.Node) and a.shape(mask)[-3:-2] not in ((), (1,)) else None
+
+    def _is_followed(self, mask: fx.Node, a: Analysis) -> bool:
+        return mask in a.flows and a.flows[mask].axis == len(a.shape(mask)) - 3
 
     def units(self, node: fx.Node, a: Analysis) -> Units | None:
         return made_by_rows(inputs_of(node)[2], a)
@@ -81,12 +77,6 @@ class Product(Rule):
         if len(ranks) == 1 and one.axis < ranks.pop() - 2 and a.shape(node)[one.axis] == one.width:
             zero = (one.constant == 0) | (other.constant == 0)
             a.follow(node, one.axis, torch.where(zero, 0.0, math.nan))
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        if node not in a.flows:
-            return super().needs(node, a)
-        for side in self._sides(node):
-            a.tie(side, node)
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(side, node, a) for side in self._sides(node)]
@@ -143,7 +133,7 @@ class HeadedAttention(Rule):
     parameters = ("weight", "bias", *PARAMETERS)
 
     def at(self, node: fx.Node, network: Network) -> Rule:
-        return Rule() if output_of(node, network) is None else self
+        return Unknown() if output_of(node, network) is None else self
 
     def of_item(self, node: fx.Node) -> Rule:
         return AttentionOutput() if node.args[1] == 0 else Leaf()  # else weights that nobody uses

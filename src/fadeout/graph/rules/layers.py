@@ -11,7 +11,8 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fadeout.graph.analysis import Analysis
-from fadeout.graph.rules.base import Editor, Link, Of, Rule, Term, equal
+from fadeout.graph.editor import Editor
+from fadeout.graph.rules.base import Link, Of, Rule, Term, equal
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles, versions
 
@@ -23,7 +24,7 @@ class Weighted(Rule, ABC):
     bias exactly.
     """
 
-    any_order = True
+    any_order = weighs = mixes = True
     per_input = False
     """Whether a weight meets every position of the input once, not of the output."""
     exact = True
@@ -108,6 +109,9 @@ class Weighted(Rule, ABC):
     def filters(self, module: Any) -> tuple[str, ...]:
         return ("weight",) if module.bias is None else ("weight", "bias")
 
+    def zeros(self, module: Any) -> Tensor | None:
+        return ~self.parts(module).flatten(1).any(1).cpu()
+
     def per_channel(self, module: Any) -> int:
         return int(module.bias is not None)
 
@@ -131,10 +135,6 @@ class Weighted(Rule, ABC):
     @abstractmethod
     def axis(self, module: Any, shape: torch.Size) -> int:
         """Where the channels lie, in the input as in the output."""
-
-    @abstractmethod
-    def folds(self, module: Any) -> bool:
-        """Whether a constant other than zero can be folded into the bias exactly."""
 
     @abstractmethod
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
@@ -211,9 +211,6 @@ class Weighted(Rule, ABC):
 class Linear(Weighted):
     def axis(self, module: Any, shape: torch.Size) -> int:
         return len(shape) - 1
-
-    def folds(self, module: Any) -> bool:
-        return True
 
     def resize(self, module: Any, inputs: int, outputs: int, groups: int) -> None:
         for names in _SIZES:

@@ -9,14 +9,17 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fadeout.graph.analysis import Analysis, Flow
-from fadeout.graph.rules.base import Editor, Linked, Rule, equal
-from fadeout.graph.rules.calls import source
+from fadeout.graph.editor import Editor
+from fadeout.graph.rules.base import Linked, Rule, equal
+from fadeout.graph.rules.calls import source, wide_copy
 from fadeout.graph.rules.registry import handles, versions
 
 
 @handles(_NormBase)  # instance-norms, by what they are derived from
 class Norm(Rule):
     """Any normalisation: two operations for each value."""
+
+    mixes = True
 
     def operations(self, module: Any, given: Any, output: Any) -> tuple[int, int]:
         return 2 * output.numel(), 2 * output.numel()
@@ -33,22 +36,18 @@ class BatchNorm(Norm, Linked):
         return 1 if flow.axis == 1 else None
 
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
-        module = a.module(node)
-        constant = torch.full_like(flow.constant, math.nan)
-        if id(module) in a.network.derived:
-            return self._values_of(node, flow, a)
-        if a.dead is not None:
-            gone = a.dead.get(str(node.target))
-            return constant if gone is None else constant.masked_fill(gone, 0.0)
-        own = (module.weight, module.bias)
-        weight, bias = (None if p is None else p.detach().double().cpu() for p in own)
-        if a.for_inference and getattr(module, "running_var", None) is not None:
-            mean, variance = module.running_mean.double().cpu(), module.running_var.double().cpu()
-            constant = (flow.constant - mean) * (variance + module.eps).rsqrt()
-            constant = constant if weight is None else constant * weight + bias
-        if weight is not None:
-            constant = torch.where(weight == 0, torch.zeros_like(weight) if bias is None else bias, constant)
-        return constant
+        module, gone = a.module(node), None if a.dead is None else a.dead.get(str(node.target))
+        if gone is not None:
+            silent = a.network.once((id(module), "silent"), lambda: self._silent(node, a))
+            return torch.where(gone, silent, math.nan)
+        known = torch.zeros(flow.width, dtype=torch.bool)
+        if a.dead is None and module.weight is not None:
+            known = module.weight.detach().cpu() == 0
+        if a.dead is None and a.for_inference and getattr(module, "running_var", None) is not None:
+            known = known | ~flow.constant.isnan()
+        if not bool(known.any()):
+            return torch.full_like(flow.constant, math.nan)
+        return torch.where(known, _of_constants(wide_copy(module), flow.constant, node, a), math.nan)
 
     def derived(self, module: Any, kind: type, args: tuple, kwargs: dict) -> Rule | None:
         """Such as have an activation inside: as long as each channel is treated for itself."""
@@ -59,37 +58,15 @@ class BatchNorm(Norm, Linked):
         alone = mine.shape == x.shape and (x.shape[1] == 1 or equal(mine[:, 1:], other[:, 1:]))
         return self if alone else super().derived(module, kind, args, kwargs)
 
-    def _values_of(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
-        """The constants that come out of a norm with an activation inside: it runs on them itself."""
-        known = torch.zeros(flow.width, dtype=torch.bool)
-        if a.dead is not None:
-            known = a.dead.get(str(node.target), known)
-            silent = a.network.once((id(a.module(node)), "silent"), lambda: self._silent(node, a))
-            return torch.where(known, silent, math.nan)
-        module = copy.deepcopy(a.module(node)).cpu().double().eval()
-        if module.weight is not None:
-            known = module.weight.detach() == 0
-        if a.for_inference and getattr(module, "running_var", None) is not None:
-            known = known | ~flow.constant.isnan()
-        if not bool(known.any()):
-            return torch.full_like(flow.constant, math.nan)
-        with torch.no_grad():
-            shape = [-1 if d == 1 else 1 for d in range(len(a.shape(node)))]
-            out = module(flow.constant.nan_to_num(0.0).view(shape))
-        return torch.where(known, out.view(-1), math.nan)
-
     def _silent(self, node: fx.Node, a: Analysis) -> Tensor:
         """What comes out of it where scale and shift are zero."""
-        module = copy.deepcopy(a.module(node))
+        module = a.module(node)
         if any(tensor.is_meta for tensor in module.state_dict().values()):
-            module = module.to_empty(device="cpu")
-        module = module.cpu().double().eval()
+            module = copy.deepcopy(module).to_empty(device="cpu")
+        module = wide_copy(module)
         for name, tensor in module.state_dict().items():
             tensor.fill_(name == "running_var")
-        with torch.no_grad():
-            return module(
-                torch.zeros([1, *a.shape(node)[1:2], *[1] * (len(a.shape(node)) - 2)]).double()
-            ).view(-1)
+        return _of_constants(module, torch.zeros(a.shape(node)[1]), node, a)
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
         if node not in a.flows:
@@ -119,6 +96,15 @@ class BatchNorm(Norm, Linked):
     def resize(self, module: Any, channels: int) -> None:
         """Set the sizes that the module knows of itself."""
         module.num_features = channels
+
+
+@torch.no_grad()
+def _of_constants(module: nn.Module, constants: Tensor, node: fx.Node, a: Analysis) -> Tensor:
+    """What a norm, perhaps with an activation inside, gives for constants; zeros stand in for others."""
+    behind = len(a.shape(node)) - 2
+    x = constants.nan_to_num(0.0).double().view(1, -1, *[1] * behind)
+    x = x.expand(2, -1, *[2] * behind)  # of a single value there are no statistics
+    return module.forward(x).transpose(0, 1).flatten(1)[:, 0]
 
 
 @handles(*versions("InstanceNorm"))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Link, Linked, Rule, alike
+from fadeout.graph.rules.base import Link, Linked, Rule, alike
 from fadeout.graph.rules.calls import argument, name_of, source, worked_out
 from fadeout.graph.rules.registry import handles
 
@@ -18,6 +19,8 @@ from fadeout.graph.rules.registry import handles
 @handles(calls=["cat", "concat", "concatenate"])
 class Concatenated(Rule):
     """Channels one after the other; or along another dimension, where all parts keep the same channels."""
+
+    stands_beside = True
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
         parts, dim = self._parts(node, a), argument(node, 1, "dim", 0)
@@ -29,21 +32,6 @@ class Concatenated(Rule):
             values = torch.stack([flow.constant for flow in known])
             same = (values == values[:1]).all(0)
             a.follow(node, known[0].axis, torch.where(same, values[0], math.nan))
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow, parts = a.flows.get(node), self._parts(node, a)
-        if flow is None:
-            return super().needs(node, a)
-        if not self._lines_up(node, a):
-            for part in parts:
-                a.tie(part, node)
-            return
-        sizes = [a.shape(part)[flow.axis] for part in parts]
-        for part, needed in zip(parts, flow.needed.split(sizes), strict=True):
-            a.grow(part, needed)
-        whole = [torch.ones(size, dtype=torch.bool) for size in sizes]
-        stays = [a.flows[p].needed if p in a.flows else all_ for p, all_ in zip(parts, whole, strict=True)]
-        a.grow(node, torch.cat(stays))
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         if not self._lines_up(node, a):
@@ -73,6 +61,8 @@ class Concatenated(Rule):
 class Split(Rule):
     """``chunk`` and ``split`` of the channels; their pieces are an :class:`Item` each."""
 
+    divides = True
+
     def needs(self, node: fx.Node, a: Analysis) -> None:
         pieces = self.pieces(node, a)
         if pieces is None and not self.is_beside(node, a):
@@ -89,16 +79,21 @@ class Split(Rule):
             e.call(node, torch.split, (source(node), sizes, flow.axis))
 
     def is_beside(self, node: fx.Node, a: Analysis) -> bool:
-        """Whether another dimension than that of the channels is split: each piece has them all."""
-        flow, dim = a.flows.get(source(node)), argument(node, 2, "dim", 0)
-        plain = all(user.target is getitem for user in node.users)
-        return flow is not None and plain and dim % len(a.shape(source(node))) != flow.axis
+        """Whether another dimension than that of the channels is divided: each piece has them all."""
+        flow = a.flows.get(source(node))
+        return flow is not None and self.is_plain(node) and self.along(node, a) != flow.axis
+
+    def is_plain(self, node: fx.Node) -> bool:
+        return all(user.target is getitem for user in node.users)
+
+    def along(self, node: fx.Node, a: Analysis) -> int:
+        """The dimension that is divided."""
+        return int(argument(node, 2, "dim", 0)) % len(a.shape(source(node)))
 
     def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
-        """The channels of each piece; None where something else is split."""
+        """The channels of each piece; None where something else is divided."""
         flow = a.flows.get(source(node))
-        plain = all(user.target is getitem for user in node.users)
-        if flow is None or not plain or self.is_beside(node, a):
+        if flow is None or not self.is_plain(node) or self.is_beside(node, a):
             return None
         number: Any = argument(node, 1, "chunks" if name_of(node) == "chunk" else "split_size_or_sections")
         number = node.kwargs.get("split_size", number)  # as Tensor.split names it
@@ -109,6 +104,19 @@ class Split(Rule):
         return list(whole.chunk(number) if name_of(node) == "chunk" else whole.split(number))
 
 
+@handles(calls=["unbind"])
+class Unbound(Split):
+    """``unbind``: the dimension goes; where it is that of the channels, all of them stay."""
+
+    divides = False
+
+    def along(self, node: fx.Node, a: Analysis) -> int:
+        return int(argument(node, 1, "dim", 0)) % len(a.shape(source(node)))
+
+    def pieces(self, node: fx.Node, a: Analysis) -> list[Tensor] | None:
+        return None
+
+
 @handles(nn.GLU, calls=["glu"])
 class Gated(Linked):
     """``glu``: the first half times the sigmoid of the second, so that two channels make one, and go with it.
@@ -117,10 +125,10 @@ class Gated(Linked):
     another dimension than that of the channels, these go through one for one.
     """
 
-    keeps_alike = False
+    keeps_alike, gates = False, True
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
-        if not self.is_along(node, a):
+        if not self.halves(node, a):
             return super().constants(node, a)
         flow = a.flows[source(node)]
         value, gate = flow.constant.chunk(2)
@@ -128,15 +136,8 @@ class Gated(Linked):
         gone = None if a.dead is None else a.dead.get(a.network.key(node))
         a.follow(node, flow.axis, constant if gone is None else constant.masked_fill(gone, 0.0))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        if not self.is_along(node, a):
-            return super().needs(node, a)
-        value, gate = a.flows[source(node)].needed.chunk(2)
-        a.grow(node, value | gate)
-        a.grow(source(node), a.flows[node].needed.repeat(2))
-
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        if not self.is_along(node, a):
+        if not self.halves(node, a):
             return super().links(node, a)
         pairs = self.pairs(a.flows[node].width)
         return [(source(node), pairs.T.reshape(-1), np.tile(np.arange(len(pairs)), 2))]
@@ -144,8 +145,7 @@ class Gated(Linked):
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         return flow.constant * flow.constant.sigmoid()
 
-    def is_along(self, node: fx.Node, a: Analysis) -> bool:
-        """Whether it is the channels that are halved."""
+    def halves(self, node: fx.Node, a: Analysis) -> bool:
         flow, module = a.flows.get(source(node)), a.module(node)
         dim = argument(node, 1, "dim", -1) if module is None else module.dim
         return flow is not None and dim % len(a.shape(node)) == flow.axis
@@ -169,18 +169,14 @@ class Item(Linked):
         if piece is None:
             super().constants(node, a)
         else:
-            flow = a.flows[source(source(node))]
-            a.follow(node, flow.axis, flow.constant[piece])
+            flow, dim = a.flows[source(source(node))], a.rules[source(node)].along(source(node), a)  # pyright: ignore
+            gone = len(a.shape(node)) < len(a.shape(source(source(node))))
+            a.follow(node, flow.axis - (gone and dim < flow.axis), flow.constant[piece])
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        piece = self._piece(node, a)
-        if piece is None:
-            return super().needs(node, a) if source(node) in a.network.shapes else None
-        whole = source(source(node))
-        a.grow(node, a.flows[whole].needed[piece])
-        needed = torch.zeros_like(a.flows[whole].needed)
-        needed[piece] = a.flows[node].needed
-        a.grow(whole, needed)
+    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        if source(node) in a.network.shapes:
+            return super().inputs(node, a)
+        return [] if self._piece(node, a) is None else [source(source(node))]
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         piece = self._piece(node, a)
@@ -218,36 +214,3 @@ def _is_computed(index: Any) -> bool:
     """Whether an index is a slice whose ends are found out at run time."""
     ends = (index.start, index.stop, index.step) if isinstance(index, slice) else ()
     return any(isinstance(end, fx.Node) for end in ends)
-
-
-@handles(calls=["unbind"])
-class Unbound(Rule):
-    """``x.unbind(dim)``: its pieces are an :class:`UnboundItem` each."""
-
-    def of_item(self, node: fx.Node) -> Rule:
-        return UnboundItem()
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow = a.flows.get(source(node))
-        if flow is not None and flow.axis == unbound_dim(node, a):
-            a.need_all(source(node))
-
-
-class UnboundItem(Rule):
-    """One of the pieces, which all have the channels of the whole."""
-
-    def constants(self, node: fx.Node, a: Analysis) -> None:
-        flow, dim = a.flows.get(source(source(node))), unbound_dim(source(node), a)
-        if flow is not None and flow.axis != dim:
-            a.follow(node, flow.axis - (dim < flow.axis), flow.constant)
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        a.tie(source(source(node)), node)
-
-    def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        return [alike(source(source(node)), node, a)]
-
-
-def unbound_dim(node: fx.Node, a: Analysis) -> int:
-    """The dimension that goes."""
-    return int(argument(node, 1, "dim", 0)) % len(a.shape(source(node)))

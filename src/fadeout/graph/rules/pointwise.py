@@ -1,16 +1,17 @@
 """Rules for operators that treat every channel alike: activations, pooling, padding, arithmetic."""
 
-import copy
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis, Flow
+from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Link, Linked, Rule, alike
-from fadeout.graph.rules.calls import argument, call_with, name_of, source, worked_out
+from fadeout.graph.rules.base import Link, Linked, Rule, Unknown, alike
+from fadeout.graph.rules.calls import argument, call_with, name_of, source, wide_copy, worked_out
 from fadeout.graph.rules.registry import MODULES, handles, versions
 
 _ACTIVATIONS = """CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish ReLU ReLU6
@@ -35,12 +36,9 @@ class Elementwise(Linked):
         shape[flow.axis] = flow.width
         module = a.module(node)
         if module is not None:  # on a copy: the call must neither see the device nor change a mode
-
-            def twin() -> nn.Module:
-                return copy.deepcopy(a.module(node)).cpu().double().eval()
-
-            plain = not module.state_dict()
-            module = a.network.once((id(module), "twin"), twin) if plain else twin()
+            same = not module.state_dict()  # in every analysis
+            twin = partial(wide_copy, module)
+            module = a.network.once((id(module), "twin"), twin) if same else twin()
         out = call_with(node, flow.constant.view(shape).clone(), module)
         return torch.where(flow.constant.isnan(), math.nan, out.reshape(-1).double())
 
@@ -136,7 +134,7 @@ class Padded(Linked):
 class Reduced(Linked):
     """A mean, maximum or sum over dimensions other than that of the channels."""
 
-    any_order = True
+    any_order = mixes = True
 
     def axis(self, node: fx.Node, flow: Flow, a: Analysis) -> int | None:
         dims = argument(node, 1, "dim")
@@ -182,7 +180,7 @@ class Arithmetic(Rule):
         if "mul" in name_of(node) and not any(one in network.shapes for one in node.all_input_nodes):
             sizes = [one for one in node.args if isinstance(one, fx.Node)]
             plain = all(one.target == "size" or isinstance(network.rules[one], Multiple) for one in sizes)
-            return Multiple() if plain and len({*sizes}) == len(sizes) else Rule()  # no squares
+            return Multiple() if plain and len({*sizes}) == len(sizes) else Unknown()  # no squares
         with_a_number = len(node.all_input_nodes) == 1 and len(node.args) == 2
         return Elementwise() if with_a_number else self
 
@@ -286,7 +284,7 @@ class Where(Arithmetic):
     joins = any_order = False
 
     def at(self, node: fx.Node, network: Network) -> Rule:
-        return self if len(node.args) == 3 else Rule()
+        return self if len(node.args) == 3 else Unknown()
 
     def constants(self, node: fx.Node, a: Analysis) -> None:
         sides = self._sides(node, a)
@@ -301,14 +299,7 @@ class Where(Arithmetic):
         a.follow(node, self._axis(node, *sides[0], a), constant)
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        sides = self._sides(node, a)
-        if sides is None or node not in a.flows:
-            return Rule.needs(self, node, a)
-        for one in self._tensors(node, a):
-            if any(one is side for side, _ in sides):
-                a.tie(one, node)
-            else:
-                a.need_all(one)
+        Rule.needs(self, node, a)
 
     def cut(self, node: fx.Node, e: Editor) -> None:
         pass
@@ -331,6 +322,8 @@ class Filled(Linked):
 @handles(nn.Softmax, calls=["softmax"])
 class Softmax(Linked):
     """Along another dimension than that of the channels."""
+
+    mixes = True
 
     def values(self, node: fx.Node, flow: Flow, a: Analysis) -> Tensor:
         return torch.full_like(flow.constant, math.nan)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from fadeout.graph.analysis import Analysis
+from fadeout.graph.editor import Editor
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Editor, Leaf, Link, Of, Rule, Term, Units
+from fadeout.graph.rules.base import Leaf, Link, Of, Rule, Term, Units, Unknown
 from fadeout.graph.rules.calls import source
 from fadeout.graph.rules.registry import handles
 
@@ -32,7 +33,7 @@ class Recurrent(Rule):
     def at(self, node: fx.Node, network: Network) -> Rule:
         plain = len(node.all_input_nodes) == 1 and len(network.sites(node)) == 1
         known = plain and source(node) in network.shapes and not network.module(node).proj_size
-        return self if known and all(user.target is getitem for user in node.users) else Rule()
+        return self if known and all(user.target is getitem for user in node.users) else Unknown()
 
     def of_item(self, node: fx.Node) -> Rule:
         return RecurrentOutput()
@@ -122,11 +123,8 @@ class RecurrentOutput(Rule):
         width = a.shape(node)[-1]  # the directions of an output lie one behind the other
         a.follow(node, len(a.shape(node)) - 1, constant.repeat(width // len(constant)))
 
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        if node in a.flows:
-            units = a.flows[_module_of(node)]
-            a.grow(_module_of(node), a.flows[node].needed.view(-1, units.width).any(0))
-            a.grow(node, units.needed.repeat(a.flows[node].width // units.width))
+    def inputs(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
+        return [_module_of(node)]
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         numbers = np.arange(a.flows[node].width)

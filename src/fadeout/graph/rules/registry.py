@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from fadeout.graph.network import Network
-from fadeout.graph.rules.base import Leaf, Rule
+from fadeout.graph.rules.base import Leaf, Rule, Unknown
 from fadeout.graph.rules.calls import name_of
 
 MODULES: dict[type, Rule] = {}
@@ -71,12 +71,12 @@ def rule_of(node: fx.Node, network: Network) -> Rule:
         rule = _ATTRIBUTES.get(str(node.args[1]))
     elif node.op == "call_method" or node.target in _KNOWN:
         rule = _CALLS.get(name_of(node).rstrip("_"))
-    return Rule() if rule is None else rule.at(node, network)
+    return Unknown() if rule is None else rule.at(node, network)
 
 
 def rule_of_module(module: nn.Module) -> Rule:
     """The rule that a module, or one that it is derived from, has by itself: good for what it costs."""
-    return next((MODULES[kind] for kind in type(module).__mro__ if kind in MODULES), Rule())
+    return next((MODULES[kind] for kind in type(module).__mro__ if kind in MODULES), Unknown())
 
 
 def derived_rule(module: nn.Module, args: tuple, kwargs: dict) -> Rule | None:

@@ -9,8 +9,9 @@ import torch
 from torch import fx, nn
 
 from fadeout.graph.analysis import Analysis, Flow
-from fadeout.graph.rules.base import Editor, Link, Linked, Rule, alike
-from fadeout.graph.rules.calls import argument, call_with, name_of, source
+from fadeout.graph.editor import Editor
+from fadeout.graph.rules.base import Link, Linked, Rule, alike
+from fadeout.graph.rules.calls import argument, call_with, name_of, source, worked_out
 from fadeout.graph.rules.pointwise import Arithmetic, Multiple
 from fadeout.graph.rules.registry import handles, versions
 from fadeout.graph.sizes import attribute_of
@@ -36,6 +37,8 @@ class Regrouped(Rule, ABC):
     several into one.
     """
 
+    stands_beside = True
+
     @abstractmethod
     def regrouping(self, node: fx.Node, flow: Flow, a: Analysis) -> Regrouping | None:
         """The output's axis, and how its channels come from the input's."""
@@ -47,16 +50,6 @@ class Regrouped(Rule, ABC):
             values = flow.constant.repeat_interleave(how.spread).view(how.rows, -1, how.gathered)
             values = values.transpose(0, 1).flatten(1)
             a.follow(node, how.axis, torch.where((values == values[:, :1]).all(1), values[:, 0], math.nan))
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        found, after = self._found(node, a), a.flows.get(node)
-        if found is None or after is None:
-            return super().needs(node, a)
-        before, how = found
-        there = before.needed.repeat_interleave(how.spread).view(how.rows, -1, how.gathered)
-        a.grow(node, there.any(2).any(0))
-        back = after.needed.repeat_interleave(how.gathered).view(-1, how.spread).any(1)
-        a.grow(source(node), back.repeat(how.rows))
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         found = self._found(node, a)
@@ -114,9 +107,6 @@ class Reshaped(Regrouped):
         return bool(self._sizes(node, a)) and attribute_of(number) is not None
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        for one in node.all_input_nodes[1:]:
-            if one in a.network.shapes:  # not a size but a value
-                a.need_all(one)
         number = self.size(node, a.flows[node].axis, a) if node in a.flows else None
         if isinstance(number, fx.Node) and a.keep_forward and not _is_size(number, a):  # else Size sees to it
             a.need_all(node)
@@ -165,17 +155,18 @@ class ReshapedAs(Reshaped):
     """``x.reshape_as(other)``: the other only lends its shape, and keeps as many channels."""
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        other = node.all_input_nodes[-1]
-        flow, after = a.flows.get(other), a.flows.get(node)
-        if flow is not None and after is not None and flow.axis == after.axis:
-            a.tie(other, node)
-        else:
-            a.need_all(other)
-            a.need_all(node)
         Regrouped.needs(self, node, a)
+        if not self._lends(node, a):
+            a.need_all(node)
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
-        return [*super().links(node, a), alike(node.all_input_nodes[-1], node, a)]
+        lent = [alike(node.all_input_nodes[-1], node, a)] if self._lends(node, a) else []
+        return [*super().links(node, a), *lent]
+
+    def _lends(self, node: fx.Node, a: Analysis) -> bool:
+        """Whether the channels of the other lie where they lie in the output."""
+        flow, after = a.flows.get(node.all_input_nodes[-1]), a.flows.get(node)
+        return flow is not None and after is not None and flow.axis == after.axis
 
 
 @handles(calls=["size"])
@@ -186,7 +177,7 @@ class Size(Rule):
     """
 
     def needs(self, node: fx.Node, a: Analysis) -> None:
-        flow = self._counted(node, a)
+        flow = self.counted(node, a)
         if flow is None:
             for user, _ in self._uses(node, a) if a.keep_forward else []:
                 if not (isinstance(a.rules[user], Arithmetic) or self._counts_channels(user, a)):
@@ -204,11 +195,11 @@ class Size(Rule):
 
     def computed_with(self, node: fx.Node, a: Analysis) -> list[fx.Node]:
         """Who does something else with the number of channels than make as many of them."""
-        flow = self._counted(node, a)
+        flow = self.counted(node, a)
         uses = [] if flow is None else self._uses(node, a)
         return [user for user, factor in uses if flow is not None and self._computes(user, factor, flow, a)]
 
-    def _counted(self, node: fx.Node, a: Analysis) -> Flow | None:
+    def counted(self, node: fx.Node, a: Analysis) -> Flow | None:
         """Whose channels the size is the number of; None where it is that of another dimension."""
         flow = a.flows.get(source(node))
         dim = int(argument(node, 1, "dim")) % len(a.shape(source(node)))
@@ -221,7 +212,7 @@ class Size(Rule):
         while waiting:
             one = waiting.pop()
             rule = a.rules[one] if isinstance(one, fx.Node) else None
-            if isinstance(rule, Size) and self._counted(one, a) is not None:
+            if isinstance(rule, Size) and self.counted(one, a) is not None:
                 return True
             waiting += one.args if isinstance(rule, Multiple) else []
         return False
@@ -260,12 +251,11 @@ def _left(number: Any, a: Analysis) -> int | None:
     if isinstance(a.rules[number], Multiple):
         parts = [_left(one, a) for one in number.args]
         return None if None in parts else math.prod(parts)  # pyright: ignore
-    if not isinstance(a.rules[number], Size):
+    rule = a.rules[number]
+    if not isinstance(rule, Size):
         return None
-    flow, dim = a.flows.get(source(number)), int(argument(number, 1, "dim"))
-    sizes = a.shape(source(number))
-    there = flow is not None and flow.axis == dim % len(sizes)
-    return int(flow.needed.sum()) if flow is not None and there else sizes[dim]
+    flow = rule.counted(number, a)
+    return worked_out(number, a.network.shapes) if flow is None else int(flow.needed.sum())
 
 
 @handles(calls=["expand"])
@@ -292,10 +282,6 @@ class Moved(Linked):
 @handles(calls=["expand_as"])
 class ExpandedAs(Linked):
     """``x.expand_as(other)``: the other only lends its shape, and keeps the same channels."""
-
-    def needs(self, node: fx.Node, a: Analysis) -> None:
-        for one in node.all_input_nodes:
-            a.tie(one, node)
 
     def links(self, node: fx.Node, a: Analysis) -> list[Link]:
         return [alike(one, node, a) for one in node.all_input_nodes]

@@ -14,12 +14,8 @@ from fadeout.compaction.compact import compact
 from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.kept import copied
 from fadeout.graph.network import Network
-from fadeout.graph.obstacles import find_obstacles, in_words, without
-from fadeout.graph.rules.base import Rule
+from fadeout.graph.obstacles import find_obstacles, in_words, unknown_operators, without
 from fadeout.graph.rules.calls import name_of, source
-from fadeout.graph.rules.pieces import Concatenated, Gated, Split
-from fadeout.graph.rules.shapes import Regrouped
-from fadeout.graph.trace import unknown_operators
 from fadeout.torch_bridge.computed import computers
 
 
@@ -152,8 +148,8 @@ def _in_pairs(layer: Layer, sites: Sequence[fx.Node], network: Network) -> Layer
 def _gated_unit(reader: fx.Node, layer: Layer, network: Network) -> fx.Node | None:
     """Where one half of a layer's channels gates the other: in ``glu``, or in a product of the two halves."""
     rule = network.rules[reader]
-    if isinstance(rule, Gated):
-        return reader if rule.is_along(reader, analyse(network, dead={})) else None
+    if rule.gates:
+        return reader if rule.halves(reader, analyse(network, dead={})) else None
     product = _product_of_halves(reader, network)
     if product is None:
         return None
@@ -166,7 +162,7 @@ def _gated_unit(reader: fx.Node, layer: Layer, network: Network) -> fx.Node | No
 def _product_of_halves(split: fx.Node, network: Network) -> fx.Node | None:
     """The product of the two pieces of a split, if that is all that they are there for."""
     readers = {_only_reader(piece, network)[1] for piece in split.users}
-    product = readers.pop() if len(split.users) == 2 and isinstance(network.rules[split], Split) else None
+    product = readers.pop() if len(split.users) == 2 and network.rules[split].divides else None
     return None if product is None or readers or not _multiplies(product, network) else product
 
 
@@ -186,7 +182,7 @@ def _filters_of(node: fx.Node, network: Network) -> dict[str, int]:
 
 def _meets_a_norm(node: fx.Node, network: Network) -> bool:
     """Whether a norm with scales follows, reshaped, activated or beside others: the channels are its then."""
-    return any(_has_scales(one, network) for one in _readers(node, network, Regrouped, Concatenated, Gated))
+    return any(_has_scales(one, network) for one in _readers(node, network, gated=True, beside=True))
 
 
 def _goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> bool:
@@ -196,7 +192,7 @@ def _goes_with_what_follows(node: fx.Node, network: Network, by_norm: bool) -> b
     round nothing can go: a norm behind makes something of whatever it gets, and undoes a fade in front.
     (Beside others or in parts it is a candidate, since something of it must stay.)
     """
-    others = [reader for reader in _readers(node, network, Gated) if not _has_scales(reader, network)]
+    others = [reader for reader in _readers(node, network, gated=True) if not _has_scales(reader, network)]
     return bool(others) and all(
         network.rules[reader].is_depthwise(network.module(reader))
         and (_meets_a_norm(reader, network) or (by_norm and bool(_filters_of(reader, network))))
@@ -209,13 +205,14 @@ def _has_scales(node: fx.Node, network: Network) -> bool:
     return rule.normalizes and bool(rule.scales(network.module(node)))
 
 
-def _readers(node: fx.Node, network: Network, *through: type[Rule]) -> Iterator[fx.Node]:
-    """What takes a value, activated perhaps, or through calls of these rules."""
+def _readers(node: fx.Node, network: Network, gated: bool = False, beside: bool = False) -> Iterator[fx.Node]:
+    """What takes a value, activated perhaps; or also gated, or reshaped and beside others."""
     for user in node.users:
         rule = network.rules[user]
-        product = _product_of_halves(user, network) if Gated in through else None
-        if rule.keeps_alike or isinstance(rule, through) or product is not None:
-            yield from _readers(product or user, network, *through)
+        product = _product_of_halves(user, network) if gated else None
+        passes = rule.keeps_alike or (gated and rule.gates) or (beside and rule.stands_beside)
+        if passes or product is not None:
+            yield from _readers(product or user, network, gated, beside)
         else:
             yield user
 
@@ -334,7 +331,7 @@ def _is_gate(node: fx.Node, a: Analysis) -> bool:
     if _multiplies(user, a.network):
         constant = a.flows[node].constant if node in a.flows else torch.zeros(0, device="cpu")
         return bool((constant.nan_to_num(0.0) != 0).any())
-    return isinstance(a.rules[user], Concatenated) and _lies_among_gates(node, user, a)
+    return _lies_among_gates(node, user, a)
 
 
 def _multiplies(node: fx.Node, network: Network) -> bool:
@@ -355,9 +352,10 @@ def _lies_among_gates(part: fx.Node, whole: fx.Node, a: Analysis) -> bool:
     """Whether a part of a concatenation is in the half by which a gated linear unit multiplies the other."""
     reader = next(iter(whole.users), whole)
     rule = a.rules[reader]
-    if len(whole.users) != 1 or not isinstance(rule, Gated) or not rule.is_along(reader, a):
+    if len(whole.users) != 1 or not rule.halves(reader, a):
         return False
-    first = min(int(own[0]) for one, _, own in a.rules[whole].links(whole, a) if one is part)
+    own = [ours for one, _, ours in a.rules[whole].links(whole, a) if one is part]
+    first = min((int(ours[0]) for ours in own), default=0)
     return 2 * first >= a.flows[whole].width
 
 

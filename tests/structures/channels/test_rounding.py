@@ -14,8 +14,8 @@ from fadeout import Channels, SelectiveWeightDecay, models
 from fadeout.graph.gather import Gather
 from fadeout.graph.trace import trace
 from fadeout.methods import one_shot
-from fadeout.structures import channels, rounding
-from fadeout.structures.rounding import find_families, find_meeting
+from fadeout.structures.channels import bound, rounding
+from fadeout.structures.channels.rounding import find_families, find_meeting
 
 
 def wide(groups=1):
@@ -175,7 +175,7 @@ def test_any_widths(widths, multiple, sparsity, least, random):
 
 
 def test_auto_is_measured_and_saved(monkeypatch):
-    monkeypatch.setattr(channels, "multiple_for", lambda multiple, engine: 16)
+    monkeypatch.setattr(bound, "multiple_for", lambda multiple, engine: 16)
     model = scatter(wide())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     build = {"sparsity": 0.5, "steps": 5, "structure": Channels(IMAGE, multiple_of="auto")}
@@ -183,7 +183,7 @@ def test_auto_is_measured_and_saved(monkeypatch):
     assert "multiples of 16" in repr(pruner)
     state = pruner.state_dict()
     pruner.detach()
-    monkeypatch.setattr(channels, "multiple_for", lambda multiple, engine: 8)
+    monkeypatch.setattr(bound, "multiple_for", lambda multiple, engine: 8)
     other = SelectiveWeightDecay(model, optimizer, **build)
     assert "multiples of 8" in repr(other)
     other.load_state_dict(state)

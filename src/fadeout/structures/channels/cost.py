@@ -1,7 +1,7 @@
 """How many parameters or operations are left when some channels are dead, quickly enough for every step.
 
 :func:`fadeout.graph.analysis.analyse` says which channels stay for any choice of dead ones, but takes tens of
-milliseconds. In nearly every network :mod:`.channel_deps` say the same in microseconds; elsewhere the
+milliseconds. In nearly every network :mod:`.dependencies` say the same in microseconds; elsewhere the
 analysis itself counts.
 """
 
@@ -14,12 +14,11 @@ import torch
 from torch import fx
 
 from fadeout.graph.analysis import Analysis, analyse
-from fadeout.graph.kept import left_alone
+from fadeout.graph.kept import undisturbed
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Of, Term
 from fadeout.graph.rules.calls import source
-from fadeout.structures.channel_deps import Alive, Dependencies, find_dependencies
-from fadeout.torch_bridge.modes import still
+from fadeout.structures.channels.dependencies import Alive, Dependencies, all_alive, find_dependencies
 from fadeout.torch_bridge.products import counting_products
 
 __all__ = ["Cost", "Of", "find_cost", "first_true"]
@@ -70,7 +69,7 @@ class Cost:
 
     def of_one(self, name: str) -> float:
         """What goes with one channel of a layer while all others stay, in the mean of half of them."""
-        alive = {other: np.ones(width, bool) for other, width in self.widths.items()}
+        alive = all_alive(self.widths)
         alive[name][: max(self.widths[name] // 2, 1)] = False  # several, since groups go together
         return (self.total - self.left(alive)) / int((~alive[name]).sum())
 
@@ -133,7 +132,7 @@ def find_cost(
     def analysed(alive: Alive) -> Analysis:
         return analyse_alive(network, alive, couple)
 
-    whole = analysed({name: np.ones(width, bool) for name, width in widths.items()})
+    whole = analysed(all_alive(widths))
     terms = _terms(whole, of)
     biased, sometimes = [], []
     if of == "parameters":
@@ -159,10 +158,8 @@ def _parameters(network: Network) -> int:
 
 def _operations(network: Network) -> int:
     """The multiply-accumulates of the whole network, those that no rule knows of included."""
-    arguments, keywords = network.example.fresh()
-    model = network.model
-    with left_alone(model), still(model), torch.random.fork_rng(devices=[]), counting_products() as so_far:
-        model(*arguments, **keywords)
+    with undisturbed(network.model), counting_products() as so_far:
+        network.example.run(network.model)
     return so_far()
 
 

@@ -60,6 +60,18 @@ def untied(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
     return np.split(ranks, first[1:])
 
 
+def lowest_first(scores: Sequence[np.ndarray], stay: int) -> np.ndarray:
+    """The channels of all layers that may go, counted through, the lowest first; of each so many stay.
+
+    >>> lowest_first([np.array([3.0, 1.0]), np.array([2.0, 4.0, 0.0])], stay=1).tolist()
+    [4, 1, 2]
+    """
+    ranks = [each.argsort(kind="stable").argsort() for each in scores]
+    free = np.concatenate([rank < len(rank) - stay for rank in ranks])
+    order = np.concatenate(scores).argsort(kind="stable")
+    return order[free[order]]
+
+
 def by_channel(score: Tensor) -> Tensor:
     """The scores of single channels, or the norms of their rows; minus infinity stays what it is."""
     if score.dim() == 1:

@@ -32,7 +32,7 @@ import fadeout
 from fadeout import Channels, Decay, Progressive, SelectiveWeightDecay, models
 from fadeout.measure import measure
 from fadeout.methods import GradualMagnitudePruning, one_shot
-from fadeout.structures.channel_scores import TAYLOR
+from fadeout.structures.channels.scores import TAYLOR
 
 # Which can go ---------------------------------------------------------------------------------------
 
@@ -158,7 +158,9 @@ def test_bad_arguments(arguments, message):
 
 def test_a_network_that_cannot_be_traced():
     model = Net(lambda m, x: m.b(m.a(x)) if x.sum() > 0 else x, a=conv(3, 4), b=nn.BatchNorm2d(4))
-    with pytest.raises(ValueError, match=r"traced on its example_input: in module 'Net', at .*test_channels"):
+    with pytest.raises(
+        ValueError, match=r"traced on its example_input: in module 'Net', at .*test_structure"
+    ):
         bind(model, Channels(IMAGE))
 
 

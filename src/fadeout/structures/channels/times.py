@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,10 @@ from fadeout.graph.analysis import Analysis
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Term
 from fadeout.graph.rules.calls import name_of, source
-from fadeout.structures.channel_cost import Cost, analyse_alive, dependencies_of
-from fadeout.structures.channel_deps import Alive
-from fadeout.structures.layer_times import LayerTimes, device_of, reads, show_progress, time_layers
-from fadeout.structures.rounding import Rounding
+from fadeout.structures.channels.cost import Cost, analyse_alive, dependencies_of
+from fadeout.structures.channels.dependencies import Alive, all_alive
+from fadeout.structures.channels.layer_times import LayerTimes, reads, real_device, show_progress, time_layers
+from fadeout.structures.channels.rounding import Rounding
 
 _EVEN = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # the speeds of whole networks that are timed, roughly
 _UNEVEN = (2.0, 4.0, 8.0)  # of those that lose more of some layers, which tell the parts of the sum apart
@@ -65,12 +66,11 @@ class Curve:
 
     says: Sequence[float] = (1.0,)
     took: Sequence[float] = (1.0,)
-    _logs: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self):
+    @cached_property
+    def _logs(self) -> tuple[np.ndarray, np.ndarray]:
         order = np.argsort(self.says, kind="stable")
-        logs = np.log(np.array(self.says)[order]), np.maximum.accumulate(np.log(np.array(self.took)[order]))
-        object.__setattr__(self, "_logs", logs)
+        return np.log(np.array(self.says)[order]), np.maximum.accumulate(np.log(np.array(self.took)[order]))
 
     def at(self, seconds: float) -> float:
         """What a network takes whose parts sum up to so much; beyond the ends the ratio stays."""
@@ -129,7 +129,7 @@ def measure_time(
         multiple: of channels, that the engine likes.
         couple: both sides of an addition keep the same channels.
     """
-    whole = analyse_alive(network, _all_alive(widths), couple)
+    whole = analyse_alive(network, all_alive(widths), couple)
     layers = time_layers(whole, _layers(whole), engine, multiple)
     weights = dict(zip(_WEIGHTS, (1.0, 0.0, 0.0), strict=True))
     cost = find_time(network, widths, couple, {"layers": layers, **weights})
@@ -147,7 +147,7 @@ def find_time(
         couple: both sides of an addition keep the same channels.
         measured: what :func:`measure_time` found.
     """
-    whole = analyse_alive(network, _all_alive(widths), couple)
+    whole = analyse_alive(network, all_alive(widths), couple)
     layers = _layers(whole)
     tables = [LayerTimes(**measured["layers"][network.key(node)]) for node in layers]
     timed = [TimedLayer(reads(n, whole), n, table) for n, table in zip(layers, tables, strict=True)]
@@ -179,14 +179,10 @@ _WEIGHTS = ("scale", "rate", "constant")
 
 def time_removal(network: Network, alive: Alive, engine: Engine, couple: bool) -> tuple[float, float]:
     """The seconds of a network as it is, and of what is left of it."""
-    whole = {name: np.ones(len(mask), bool) for name, mask in alive.items()}
+    whole = all_alive({name: len(mask) for name, mask in alive.items()})
     models = {name: _cut_alive(network, each, couple) for name, each in (("whole", whole), ("left", alive))}
     seconds = time_networks(models, network.example.map(_real), engine)
     return seconds["whole"], seconds["left"]
-
-
-def _all_alive(widths: Mapping[str, int]) -> dict[str, np.ndarray]:
-    return {name: np.ones(width, bool) for name, width in widths.items()}
 
 
 def _layers(whole: Analysis) -> list[fx.Node]:
@@ -207,7 +203,7 @@ _VIEWS = {"flatten", "permute", "reshape", "squeeze", "transpose", "unflatten", 
 def _fit(cost: TimeCost, networks: Sequence[Alive], engine: Engine) -> dict[str, Any]:
     """How much layers, the elements between them and calls weigh, and the curve through whole networks."""
     sizes = [cost.kept(alive) for alive in networks]
-    with timings_of(engine, device_of(cost.network)) as timings:
+    with timings_of(engine, real_device(cost.network)) as timings:
         keys = [_fingerprint(cost, *each) for each in zip(networks, sizes, strict=True)]
         if any(key not in timings for key in keys):
             show_progress(f"timing {len(keys)} whole networks in {engine}", True)
@@ -215,7 +211,7 @@ def _fit(cost: TimeCost, networks: Sequence[Alive], engine: Engine) -> dict[str,
                 key: _cut_alive(cost.network, alive, cost.couple)
                 for key, alive in zip(keys, networks, strict=True)
             }
-            timings.add(time_networks(models, cost.network.example.map(_real), engine))
+            timings.update(time_networks(models, cost.network.example.map(_real), engine))
         took = np.array([timings[key] for key in keys])
     parts = np.array([cost.parts(each) for each in sizes])
     weights = _non_negative(parts / took[:, None], np.ones(len(took)))

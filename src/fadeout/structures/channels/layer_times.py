@@ -8,7 +8,8 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules.conv import _ConvNd
 
-from fadeout.engines import Engine, time_layer, timings_of
+from fadeout.engines import Engine, device_of, time_layer, timings_of
 from fadeout.graph.analysis import Analysis
 from fadeout.graph.network import Network
 from fadeout.graph.rules.calls import source
@@ -43,13 +44,15 @@ class LayerTimes:
     inputs: Sequence[int]
     outputs: Sequence[int]
     seconds: Sequence[Sequence[float]]
-    _places: tuple[list[float], list[float]] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self):
-        rising = np.maximum.accumulate(np.maximum.accumulate(np.array(self.seconds), 0), 1)
-        places = tuple(self._place(widths) for widths in (self.inputs, self.outputs))
-        object.__setattr__(self, "seconds", rising.tolist())  # more channels never take less time
-        object.__setattr__(self, "_places", places)
+    @cached_property
+    def _rising(self) -> list[list[float]]:
+        """The seconds: more channels never take less time."""
+        return np.maximum.accumulate(np.maximum.accumulate(np.array(self.seconds), 0), 1).tolist()
+
+    @cached_property
+    def _places(self) -> list[list[float]]:
+        return [self._place(widths) for widths in (self.inputs, self.outputs)]
 
     def _place(self, widths: Sequence[int]) -> list[float]:
         """Where each number of channels, from 0 on, lies between those that were timed."""
@@ -62,7 +65,7 @@ class LayerTimes:
         """The seconds at a width, between those that were timed."""
         row, column = self._places[0][inputs], self._places[1][outputs]
         (i, x), (j, y) = (int(row), row % 1), (int(column), column % 1)
-        upper, lower = self.seconds[i], self.seconds[min(i + 1, len(self.seconds) - 1)]
+        upper, lower = self._rising[i], self._rising[min(i + 1, len(self._rising) - 1)]
         right = min(j + 1, len(upper) - 1)
         above = upper[j] + (upper[right] - upper[j]) * y
         below = lower[j] + (lower[right] - lower[j]) * y
@@ -73,7 +76,7 @@ def time_layers(
     whole: Analysis, nodes: Sequence[fx.Node], engine: Engine, multiple: int
 ) -> dict[str, dict[str, Any]]:
     """The table of each layer; those that are alike are timed once, and once on each machine."""
-    device = device_of(whole.network)
+    device = real_device(whole.network)
     tables: dict[str, dict[str, Any]] = {}
     with timings_of(engine, device) as timings:
         for number, node in enumerate(nodes, 1):
@@ -164,8 +167,9 @@ def _in_words(layer: nn.Module, shape: Sequence[int]) -> str:
     return f"{layer!r}, {next(layer.parameters()).dtype}, on {'x'.join(map(str, shape))}"
 
 
-def device_of(network: Network) -> torch.device:
-    found = next((tensor.device for tensor in network.model.parameters()), torch.device("cpu"))
+def real_device(network: Network) -> torch.device:
+    """Where a network is timed."""
+    found = device_of(network.model)
     return torch.device("cpu") if found.type == "meta" else found
 
 

@@ -16,9 +16,13 @@ import numpy as np
 from torch import fx
 
 from fadeout.graph.analysis import Analysis
-from fadeout.graph.rules.pieces import Split
 
 Alive = Mapping[str, np.ndarray]
+
+
+def all_alive(widths: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Every channel of these layers."""
+    return {name: np.ones(width, bool) for name, width in widths.items()}
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def find_dependencies(
         widths: the number of channels of each layer that may lose some, by module name.
         analyse: analyses the network with these channels alive.
     """
-    whole = analyse({name: np.ones(width, bool) for name, width in widths.items()})
+    whole = analyse(all_alive(widths))
     together = belong_together(whole)
     layers = {whole.network.key(node): together[node] for node in whole.flows}
     atoms = np.concatenate([layers[name] for name in widths])
@@ -157,7 +161,7 @@ def find_dependencies(
     owner = np.repeat(np.arange(len(widths)), list(widths.values()))
     nodes, result = list(nodes), dict[fx.Node, Dependence]()
     known: dict[tuple[bytes, bytes], Dependence] = {}  # for values that keep the same channels
-    pieces = [n for n in whole.flows if any(isinstance(whole.rules[one], Split) for one in n.all_input_nodes)]
+    pieces = [n for n in whole.flows if any(whole.rules[one].divides for one in n.all_input_nodes)]
     for node in dict.fromkeys([*nodes, *pieces]):
         kept = np.stack([flow[node].needed.numpy() for flow in flows])
         key = together[node].tobytes(), kept.tobytes()

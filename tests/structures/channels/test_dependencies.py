@@ -8,7 +8,7 @@ from torch import nn
 
 from fadeout.graph.analysis import analyse
 from fadeout.graph.trace import trace
-from fadeout.structures.channel_deps import find_dependencies
+from fadeout.structures.channels.dependencies import find_dependencies
 
 IMAGE = torch.zeros(1, 3, 4, 4)
 

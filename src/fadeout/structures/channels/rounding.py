@@ -18,8 +18,9 @@ from fadeout.engines import Engine, time_networks, timings_of
 from fadeout.graph.analysis import analyse
 from fadeout.graph.example import Example
 from fadeout.graph.network import Network
-from fadeout.structures.channel_cost import dependencies_of
-from fadeout.structures.channel_deps import belong_together
+from fadeout.structures.channels.cost import dependencies_of
+from fadeout.structures.channels.dependencies import belong_together
+from fadeout.structures.channels.scores import lowest_first
 
 Multiple = Count | Literal["auto"]
 
@@ -80,12 +81,7 @@ class Rounding:
         orders = [each.argsort(kind="stable") for each in scores]  # of each family, the lowest first
         held = [int(np.isneginf(each).sum()) for each in scores]  # such as a pruner keeps down
         widths = [len(each) for each in scores]
-        # all channels that may go, lowest first; of a family the last ones must stay
-        owner = np.repeat(np.arange(len(scores)), widths)
-        ranks = [lowest.argsort() for lowest in orders]  # of each channel in its family
-        free = np.concatenate([rank < len(rank) - self._min_channels for rank in ranks])
-        order = np.concatenate(scores).argsort(kind="stable")
-        order = owner[order[free[order]]]
+        order = np.repeat(np.arange(len(scores)), widths)[lowest_first(scores, self._min_channels)]
 
         def kept(count: int) -> list[int]:
             gone = np.bincount(order[: max(count, sum(held))], minlength=len(widths))
@@ -242,7 +238,7 @@ def multiple_for(multiple: Multiple, engine: Engine) -> int:
         if any(key not in timings for key in keys.values()):
             example = Example((torch.zeros(4, 3, 16, 16, device="cpu"),))
             blocks = {key: _Block(width) for width, key in keys.items()}
-            timings.add(time_networks(blocks, example, engine))
+            timings.update(time_networks(blocks, example, engine))
         seconds = {width: timings[key] for width, key in keys.items()}
     worth = [seconds[low] / seconds[high] <= (1 + (low / high) ** 2) / 2 for low, high in _PAIRS]
     return 8 if sum(worth) >= 2 else 16

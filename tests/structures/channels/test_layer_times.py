@@ -1,6 +1,6 @@
-"""The table of what a layer takes at each width; how it is measured is seen in ``test_channel_time.py``."""
+"""The table of what a layer takes at each width; how it is measured is seen in ``test_times.py``."""
 
-from fadeout.structures.layer_times import LayerTimes
+from fadeout.structures.channels.layer_times import LayerTimes
 
 
 def test_noise_does_not_make_a_narrow_layer_slower():
