@@ -103,7 +103,8 @@ def _load(name: str) -> Callable[..., object]:
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"
         raise ValueError(f"no command {name!r}; {hint}")
     module, function = COMMANDS[name].split(":")
-    return getattr(importlib.import_module(f"fadeout.cli.{module}"), function)
+    with extra("experiments"):  # for all that its module imports
+        return getattr(importlib.import_module(f"fadeout.cli.{module}"), function)
 
 
 def _stop(code: int, message: str) -> NoReturn:

@@ -60,9 +60,7 @@ class Plan:
             collect(self.name, [record], self.results)
             on_done(next(number), record)
 
-        records = self.kept + sweep(self.left, self.results, on_done=note, **options)
-        collect(self.name, records, self.results)
-        return records
+        return self.kept + sweep(self.left, self.results, on_done=note, **options)
 
 
 def plan(name: str, runs: Sequence[Run], results: Path, only: Sequence[str] = ()) -> Plan:
