@@ -1,6 +1,5 @@
 """Tasks: a network, its data and how it is trained, by name, with the settings of the paper's section 4."""
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
@@ -121,5 +120,6 @@ def grid(names: str | Sequence[str], *others: Sequence[Mapping[str, Any]], **axe
         [{field: value} for value in (values if isinstance(values, tuple | range) else [values])]
         for field, values in axes.items()
     ]
-    for name, *chosen in product([names] if isinstance(names, str) else names, *changes, *others):
-        yield task(name, **ChainMap(*chosen))
+    for name in [names] if isinstance(names, str) else names:
+        for chosen in product(*changes, *others):
+            yield task(name, **{field: value for each in chosen for field, value in each.items()})

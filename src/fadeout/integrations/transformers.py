@@ -72,8 +72,8 @@ class FadeoutCallback(Adapter, TrainerCallback):
                 "save_only_model=True leaves out: choose one of them"
             )
         self._stop_saving()  # of a training that was stopped
-        prunes_weights = isinstance(self.arguments.get("structure"), Elements | None)
-        defaults = {"prunable": body(model)} if prunes_weights else {}
+        weights = isinstance(self.arguments.get("structure"), Elements | None)
+        defaults: dict[str, Any] = {"prunable": body(model)} if weights else {}
         self._begin(model, optimizer, state.max_steps, saved, state.global_step, **defaults)
         self._saving = optimizer.register_state_dict_post_hook(self._add_state)
 

@@ -73,7 +73,7 @@ class Fadeout(CompactingAdapter):
                 trainer.ema.updates, trainer.best_fitness = saved["updates"], saved["best_fitness"]
                 trainer.stopper.__dict__.update(saved["stopper"])
         channels = isinstance(self.arguments.get("structure"), Channels)  # they look at what is trained
-        defaults = {} if channels else {"prunable": _trained}
+        defaults: dict[str, Any] = {} if channels else {"prunable": _trained}
         state = None if saved is None else saved["pruner"]
         self._begin(trainer.model, trainer.optimizer, count_steps(trainer), state, **defaults)
         self._counts = saved is not None and saved["counts"]
