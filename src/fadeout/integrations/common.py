@@ -106,8 +106,10 @@ class Adapter:
     masks: Masks | None = None
     """What stayed, once removed."""
 
-    _what: str  # in the trainer decides how many steps it takes
-    _why = "it was trained without it"  # why a checkpoint may have no state of ours
+    _decided_by: str
+    """What decides how many steps the trainer takes, for messages."""
+    _why_stateless = "it was trained without it"
+    """How a checkpoint came to have no state of ours, for messages."""
     _held: StepHooks | None = None
 
     def __init__(
@@ -146,17 +148,18 @@ class Adapter:
             step: at which that is.
             defaults: arguments of the pruner that the user's own come before.
         """
-        steps = agreed_steps(self.steps, planned, self._what)
+        steps = agreed_steps(self.steps, planned, self._decided_by)
         if saved is None and step:
             raise ValueError(
                 f"training goes on at step {step}, from a checkpoint that has no state of "
-                f"{type(self).__name__}: {self._why}. Load its weights alone, and begin anew"
+                f"{type(self).__name__}: {self._why_stateless}. Load its weights alone, and begin anew"
             )
         if saved is not None and saved["steps"] != steps:
             raise ValueError(
                 f"the checkpoint's fade runs over {saved['steps']} optimizer steps, and this trainer will "
-                f"take {steps} ({self._what} differ): resume with the same ones. To train a network that is "
-                "pruned already, load its weights alone, and keep the zeros with masks.hold(model, optimizer)"
+                f"take {steps} ({self._decided_by} differ): resume with the same ones. To train a network "
+                "that is pruned already, load its weights alone, and keep the zeros with masks.hold(model, "
+                "optimizer)"
             )
         if self.pruner is not None:  # of a training that was stopped
             self.pruner.detach()

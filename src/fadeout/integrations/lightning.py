@@ -49,7 +49,7 @@ class Fadeout(CompactingAdapter, _lightning.Callback):
     >>> trainer = pl.Trainer(callbacks=[callback], max_epochs=100)  # doctest: +SKIP
     """
 
-    _what = "max_epochs, max_steps, batches and accumulation"
+    _decided_by = "max_epochs, max_steps, batches and accumulation"
     _state: dict[str, Any] | None = None  # of a checkpoint, read before there are optimizers
 
     # Steps --------------------------------------------------------------------------------------

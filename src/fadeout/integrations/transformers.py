@@ -51,8 +51,8 @@ class FadeoutCallback(Adapter, TrainerCallback):
     True
     """
 
-    _what = "num_train_epochs, max_steps, batches and accumulation"
-    _why = "it was trained without it, or with save_only_model=True"
+    _decided_by = "num_train_epochs, max_steps, batches and accumulation"
+    _why_stateless = "it was trained without it, or with save_only_model=True"
     _counts = True  # whether the last evaluation was that of a network as sparse as it will be
     _saving: Any = None
 

@@ -47,7 +47,7 @@ class Fadeout(CompactingAdapter):
     >>> yolo.train(data="coco8.yaml", epochs=100)  # doctest: +SKIP
     """
 
-    _what = "epochs, batch, nbs and warmup_epochs"
+    _decided_by = "epochs, batch, nbs and warmup_epochs"
     _counts = False  # whether the last validation was that of a network as sparse as it will be
 
     def add_to(self, yolo: Any) -> "Fadeout":
