@@ -266,16 +266,13 @@ def _lines(path: Path) -> tuple[dict[str, dict[float, float]], float | None]:
             f"{path} has runs of {len(setups)} setups, and a figure shows one network on one data set: pass "
             "the file of one experiment, or the numbers by method and by what is left"
         )
-    runs: dict[tuple[str, float], list[float]] = defaultdict(list)
+    runs: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in found:
-        run = record["run"]
-        runs[run["method"], run["sparsity"] or 0.0].append(record["after"])
-    lines: dict[str, dict[float, float]] = defaultdict(dict)
-    for (method, sparsity), values in runs.items():
-        if method != "dense":
-            lines[method][round(1 - sparsity, 9)] = mean(values)
-    dense = [value for (method, _), values in runs.items() if method == "dense" for value in values]
-    return dict(lines), mean(dense) if dense else None
+        method, sparsity = record["run"]["method"], record["run"]["sparsity"]
+        left = 1.0 if method == "dense" else round(1 - (sparsity or 0.0), 9)
+        runs[method][left].append(record["after"])
+    means = {name: {left: mean(values) for left, values in points.items()} for name, points in runs.items()}
+    return means, means.pop("dense", {}).get(1.0)
 
 
 def _label(record: dict[str, Any], several: int) -> str:

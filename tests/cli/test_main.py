@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-import fadeout
+import fadeout.experiments
 from fadeout.cli import main
 
 

@@ -1,11 +1,12 @@
 """Tasks have the paper's settings, and say what they do not know."""
 
 import dataclasses
+import itertools
 
 import pytest
 
 from fadeout.experiments.run import Run
-from fadeout.experiments.tasks import TASKS, task
+from fadeout.experiments.tasks import TASKS, grid, task
 
 
 def test_an_unknown_task_or_field_gets_the_nearest_and_all():
@@ -54,3 +55,11 @@ def test_groups_are_complete_unless_a_sparsity_is_given():
     assert task("digits", structure="nm") == task("digits", structure="nm", sparsity=0.5)
     assert task("digits", structure="nm", n=1, m=8).sparsity == 0.875
     assert task("digits", structure="nm", sparsity=0.3).sparsity == 0.3
+
+
+def test_a_grid_has_all_combinations_and_the_last_field_changes_fastest():
+    fades = [{"method": "auto"}, {"method": "swd", "a_min": 1.0, "a_max": 7.0}]
+    runs = list(grid(("digits", "gcn-cora"), fades, seed=range(2), sparsity=0.5))
+    wanted = itertools.product(("digits", "cora"), (0, 1), ("auto", "swd"))
+    assert [(run.data, run.seed, run.method) for run in runs] == list(wanted)
+    assert runs[1] == task("digits", method="swd", a_min=1.0, a_max=7.0, seed=0, sparsity=0.5)

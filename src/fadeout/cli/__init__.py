@@ -2,9 +2,9 @@
 
 import contextlib
 import difflib
-import importlib
 import io
 import os
+import pkgutil
 import sys
 import tempfile
 import traceback
@@ -102,8 +102,8 @@ def _load(name: str) -> Callable[..., object]:
         near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"
         raise ValueError(f"no command {name!r}; {hint}")
-    module, function = COMMANDS[name].split(":")
-    return getattr(importlib.import_module(f"fadeout.cli.{module}"), function)
+    with extra("experiments"):  # for all that its module imports
+        return pkgutil.resolve_name(f"fadeout.cli.{COMMANDS[name]}")
 
 
 def _stop(code: int, message: str) -> NoReturn:

@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from fadeout._checks import extra
-
-with extra("experiments"):
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.table import Table
-    from rich.text import Text
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 _ROWS, _MARGIN, _NARROWEST = 7, 8, 48

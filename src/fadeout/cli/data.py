@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from fadeout._checks import extra, known
+import tyro
+
+from fadeout._checks import known
 from fadeout.experiments import data as data_sets
 from fadeout.experiments.data.download import obtain
 from fadeout.experiments.data.source import Source, find, search_directories
-
-with extra("experiments"):
-    import tyro
 
 
 def sources() -> Mapping[str, Source | None]:

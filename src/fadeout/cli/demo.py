@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from fadeout._checks import extra
 from fadeout.cli.run_display import RunDisplay
 from fadeout.experiments.data import digits
 from fadeout.experiments.demo import Outcome, Settings, Shrunk, compare, shrink, shrunk_cells, shrunk_headings
@@ -15,11 +17,6 @@ from fadeout.experiments.demo.report import results, write_report, write_results
 from fadeout.experiments.report.figures.demo import write_figure
 from fadeout.experiments.report.formatting import percent
 from fadeout.storage.network_file import save
-
-with extra("experiments"):
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
 
 _QUICK = Settings(epochs=5, round_epochs=1)
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tyro
+from rich.console import Console
+
 from fadeout._checks import extra, known
 from fadeout.cli.run_display import RunDisplay
 from fadeout.cli.sweep_display import SweepDisplay
@@ -22,10 +25,6 @@ from fadeout.experiments.signals import asked_to_stop
 from fadeout.experiments.sweep import check_jobs
 from fadeout.experiments.tasks import TASKS, task
 from fadeout.methods.registry import METHODS
-
-with extra("experiments"):
-    import tyro
-    from rich.console import Console
 
 
 def show() -> None:

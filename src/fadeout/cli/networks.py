@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import torch
+import tyro
 from torch import nn
 
 from fadeout import export as exporting
-from fadeout._checks import extra
 from fadeout.compaction.compact import compact as cut
 from fadeout.compaction.plan import plans_of
 from fadeout.graph.example import Example
@@ -19,9 +19,6 @@ from fadeout.measure import measure
 from fadeout.storage import network_file
 from fadeout.storage.summary import summarize
 from fadeout.torch_bridge.modes import still
-
-with extra("experiments"):
-    import tyro
 
 File = Annotated[Path, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[Path, tyro.conf.arg(metavar="OUTPUT")]

@@ -5,14 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from fadeout._checks import extra
-from fadeout.cli.chart import Chart, side_by_side
+from rich import progress
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
-with extra("experiments"):
-    from rich import progress
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
+from fadeout.cli.chart import Chart, side_by_side
 
 _POINTS = 400  # of a chart, at most: means of the steps between
 

@@ -3,18 +3,16 @@
 import time
 from collections.abc import Callable, Sequence
 
-from fadeout._checks import extra
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
 from fadeout.cli.chart import Chart, side_by_side
 from fadeout.cli.run_display import duration
 from fadeout.experiments.progress import Estimate, Progress
 from fadeout.methods.registry import METHODS
-
-with extra("experiments"):
-    from rich.console import Console, Group, RenderableType
-    from rich.live import Live
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
 
 
 class SweepDisplay:

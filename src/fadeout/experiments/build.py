@@ -21,7 +21,6 @@ from fadeout.torch_bridge.modes import still
 
 
 def build_data(run: Run, directory: str | os.PathLike[str] | None = None) -> Any:
-    """Load the data set."""
     load = DATA[run.data]
     loaded = load(directory) if inspect.signature(load).parameters else load()
     return loaded.validation() if run.validation else loaded

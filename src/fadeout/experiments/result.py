@@ -41,10 +41,7 @@ def make_record(
         warnings.filterwarnings("ignore", "compact.. keeps")
         small = measure(compact(model, example, couple=run.couple), example).total
     return {
-        "version": VERSION,
-        "hash": run.hash,
-        "status": "done",
-        "run": run.to_dict(),
+        **_head(run, "done"),
         "before": round(figures.get("before", after), 4),
         "removed": round(figures.get("removed", after), 4),
         "after": round(after, 4),
@@ -76,14 +73,11 @@ def make_failure(run: Run, error: str) -> dict[str, Any]:
     """The record of a run that failed; its traceback names modules, not the folders of this machine."""
     for folder in sorted(filter(None, sys.path), key=len, reverse=True):
         error = error.replace(f'"{folder}{os.sep}', '"')
-    return {
-        "version": VERSION,
-        "hash": run.hash,
-        "status": "failed",
-        "run": run.to_dict(),
-        "error": error,
-        **conditions(),
-    }
+    return {**_head(run, "failed"), "error": error, **conditions()}
+
+
+def _head(run: Run, status: str) -> dict[str, Any]:
+    return {"version": VERSION, "hash": run.hash, "status": status, "run": run.to_dict()}
 
 
 def describe_record(record: dict[str, Any]) -> str:

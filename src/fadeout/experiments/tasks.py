@@ -1,6 +1,8 @@
 """Tasks: a network, its data and how it is trained, by name, with the settings of the paper's section 4."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 from fadeout._checks import known
@@ -102,3 +104,22 @@ def task(name: str, **changes: object) -> Run:
     if chosen["structure"] == "nm" and "sparsity" not in changes:
         chosen["sparsity"] = NM(chosen.get("n", Run.n), chosen.get("m", Run.m)).sparsity
     return Run(**chosen)
+
+
+def grid(names: str | Sequence[str], *others: Sequence[Mapping[str, Any]], **axes: Any) -> Iterator[Run]:
+    """Runs of a task, or of several, for all combinations of fields; the last one changes fastest.
+
+    Args:
+        others: after the axes, changes of several fields at a time.
+        axes: the values of a field, as a tuple or a range; anything else is its value in all runs.
+
+    >>> [(run.method, run.sparsity) for run in grid("digits", method=("gmp", "auto"), sparsity=(0.5, 0.9))]
+    [('gmp', 0.5), ('gmp', 0.9), ('auto', 0.5), ('auto', 0.9)]
+    """
+    changes = [
+        [{field: value} for value in (values if isinstance(values, tuple | range) else [values])]
+        for field, values in axes.items()
+    ]
+    for name in [names] if isinstance(names, str) else names:
+        for chosen in product(*changes, *others):
+            yield task(name, **{field: value for each in chosen for field, value in each.items()})

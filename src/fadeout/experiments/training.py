@@ -1,8 +1,8 @@
 """The one training loop, plain and visible, for all tasks: images and graphs alike."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,30 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
-from fadeout.experiments.data.dataset import IGNORED
+from fadeout.experiments.data.cora import Graph
+from fadeout.experiments.data.dataset import IGNORED, Dataset
 from fadeout.experiments.distributed import ALONE, World
-
-
-class Data(Protocol):
-    """What the loop asks of a data set: :class:`fadeout.experiments.data.Dataset` is one.
-
-    Inputs are a tensor, or a tuple of what the network takes. Labels of -100 are left out of loss and
-    accuracy.
-    """
-
-    def steps(self, batch_size: int) -> int:
-        """The batches of an epoch."""
-        ...
-
-    def batches(
-        self, batch_size: int, *, epoch: int, seed: int, first: int = 0
-    ) -> Iterator[tuple[Any, Tensor]]:
-        """One epoch of training batches, from number ``first`` on."""
-        ...
-
-    def tests(self, batch_size: int) -> Iterator[tuple[Any, Tensor]]:
-        """The test part."""
-        ...
 
 
 class Step(NamedTuple):
@@ -47,7 +26,7 @@ class Step(NamedTuple):
 def train(
     model: nn.Module,
     optimizer: Optimizer,
-    data: Data,
+    data: Dataset | Graph,
     *,
     epochs: int,
     batch_size: int,
@@ -65,7 +44,8 @@ def train(
     """Train a classifier. A pruner acts by itself: it is attached to the optimizer.
 
     Args:
-        data: the training data, seen in an order that depends on ``seed`` alone.
+        data: the training data, seen in an order that depends on ``seed`` alone. Inputs are a tensor, or a
+            tuple of what the network takes; labels of -100 are left out of loss and accuracy.
         epochs, batch_size: how long, and in batches of how many.
         seed: of the order of the data, and of what is random in the network. Both depend on seed, epoch and
             step alone, so training that is resumed sees the same.

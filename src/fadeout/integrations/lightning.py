@@ -4,30 +4,23 @@ import importlib
 import math
 import sys
 import warnings
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fadeout.compaction.compact import compact as compacted
-from fadeout.integrations.common import agreed_steps, check_resumed, finish, is_of, needs
-from fadeout.masks import Masks
-from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.pruners.pruner import Pruner, asked_sparsity
-from fadeout.schedules import Schedule
+from fadeout.integrations.common import CompactingAdapter, needs
 from fadeout.torch_bridge.sharding import whole_state
-from fadeout.torch_bridge.step_hooks import StepHooks
 
 # The two packages are the same; that which the user has imported is taken, or else that which is there.
 _OLD = "pytorch_lightning" in sys.modules or find_spec("lightning") is None
 needs("lightning", "pytorch-lightning" if _OLD and find_spec("pytorch_lightning") else "lightning", "2.2")
 _lightning: Any = importlib.import_module("pytorch_lightning" if _OLD else "lightning.pytorch")
-_WHAT = "max_epochs, max_steps, batches and accumulation"
 
 
-class Fadeout(_lightning.Callback):
+class Fadeout(CompactingAdapter, _lightning.Callback):
     """Prune the network while a Trainer trains it; it is as sparse as asked for when ``fit`` is over.
 
     The steps are those that the Trainer will take, whatever it accumulates, clips or casts. The pruner's
@@ -56,53 +49,22 @@ class Fadeout(_lightning.Callback):
     >>> trainer = pl.Trainer(callbacks=[callback], max_epochs=100)  # doctest: +SKIP
     """
 
-    pruner: Pruner | None = None
-    """Of the last ``fit``."""
-    masks: Masks | None = None
-    """What stayed, once removed."""
-    compacted: nn.Module | None = None
-    """The smaller network, with ``compact=True``."""
-
-    def __init__(
-        self,
-        sparsity: float | Schedule | None = None,
-        *,
-        steps: int | None = None,
-        compact: bool = False,
-        method: Callable[..., Pruner] = SelectiveWeightDecay,
-        **arguments: Any,
-    ):
-        super().__init__()
-        self.sparsity = asked_sparsity(sparsity, arguments.get("structure"))
-        self.steps, self.compact = steps, compact
-        self.method, self.arguments = method, arguments
-        self._state: dict[str, Any] | None = None  # of a checkpoint, read before there are optimizers
-        self._held: StepHooks | None = None
+    _decided_by = "max_epochs, max_steps, batches and accumulation"
+    _state: dict[str, Any] | None = None  # of a checkpoint, read before there are optimizers
 
     # Steps --------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if self.masks is not None and is_of(self.pruner, pl_module):  # this is a fine-tuning
-            self._held = self.masks.hold(trainer.strategy.model, trainer.optimizers)
+        model, optimizers = trainer.strategy.model, trainer.optimizers
+        if self._hold(model, optimizers):
             return
-        self.masks = self.compacted = None
+        self.compacted = None
         if self.compact:
-            self._example(pl_module)
+            self._input(pl_module)
         self._warn_of_checkpoints(trainer)
-        steps = self._steps(trainer, pl_module)
-        if self._state is not None:
-            check_resumed(self._state["steps"], steps, _WHAT)
-        elif trainer.global_step:
-            raise ValueError(
-                f"training goes on at step {trainer.global_step}, from a checkpoint that has no state of "
-                "Fadeout: it was trained without it. Load its weights alone, and begin anew"
-            )
-        self.pruner = self.method(
-            trainer.strategy.model, trainer.optimizers, sparsity=self.sparsity, steps=steps, **self.arguments
-        )
-        if self._state is not None:
-            self.pruner.load_state_dict(self._state)
-            self._state = None
+        planned = self._planned(trainer, pl_module)
+        self._begin(model, optimizers, planned, self._state, trainer.global_step)
+        self._state = None
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         if self.pruner is not None and self.masks is None:
@@ -122,17 +84,13 @@ class Fadeout(_lightning.Callback):
             self._count_metrics(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._held is not None:
-            self._held.remove()
-            self._held = None
-        elif self.pruner is not None:
-            self.masks = finish(self.pruner)
+        self._end()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if self.masks is not None:
             self.masks.apply(pl_module)  # once more, for a callback that has put averaged weights there
             if self.compact:
-                self.compacted = compacted(pl_module, self._example(pl_module))
+                self.compacted = compacted(pl_module, self._input(pl_module))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self.pruner is not None:
@@ -150,18 +108,16 @@ class Fadeout(_lightning.Callback):
 
     # Inside -------------------------------------------------------------------------------------
 
-    def _steps(self, trainer: Any, pl_module: Any) -> int:
+    def _planned(self, trainer: Any, pl_module: Any) -> float:
         planned = trainer.estimated_stepping_batches
-        if not pl_module.automatic_optimization:
-            # the module steps as it likes; the Trainer's max_steps count the steps of each optimizer
-            several = len(trainer.optimizers) > 1 and trainer.max_steps != -1
-            planned = math.inf if self.steps is not None or several else planned
-        return agreed_steps(self.steps, planned, _WHAT)
+        if pl_module.automatic_optimization:
+            return planned
+        # the module steps as it likes; the Trainer's max_steps count the steps of each optimizer
+        several = len(trainer.optimizers) > 1 and trainer.max_steps != -1
+        return math.inf if self.steps is not None or several else planned
 
-    def _example(self, pl_module: Any) -> Any:
-        structure = self.arguments.get("structure")
-        example = getattr(structure, "example_input", None)
-        example = getattr(pl_module, "example_input_array", None) if example is None else example
+    def _input(self, pl_module: Any) -> Any:
+        example = self._example(getattr(pl_module, "example_input_array", None))
         if example is None:
             raise ValueError(
                 "compact=True needs an example of the network's input: set self.example_input_array in the "

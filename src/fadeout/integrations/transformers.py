@@ -1,7 +1,6 @@
 """Hugging Face: ``Trainer(callbacks=[FadeoutCallback(sparsity=0.9)])``, and files of compacted networks."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +8,20 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fadeout.integrations.common import agreed_steps, check_resumed, finish, is_of, needs
-from fadeout.masks import Masks
-from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.pruners.pruner import Pruner, asked_sparsity
-from fadeout.schedules import Schedule
+from fadeout.integrations.common import Adapter, needs
 from fadeout.storage import network_file
 from fadeout.structures.elements import Elements
 from fadeout.torch_bridge.optimizers import unwrap_optimizer
 from fadeout.torch_bridge.parameters import Prunable, named
-from fadeout.torch_bridge.step_hooks import StepHooks
 
 needs("transformers", "transformers", "4.45")
 needs("transformers", "accelerate", "0.34")
 from transformers import TrainerCallback  # noqa: E402  pyright: ignore[reportMissingImports]
 
-_WHAT = "num_train_epochs, max_steps, batches and accumulation"
 _KEY = "fadeout"  # in the first parameter group, as the optimizer's file has it
 
 
-class FadeoutCallback(TrainerCallback):
+class FadeoutCallback(Adapter, TrainerCallback):
     """Prune the network while a ``Trainer`` trains it; it is as sparse as asked for when ``train()`` is over.
 
     The steps are those that the Trainer will take. The pruner's state is saved with the optimizer's in each
@@ -58,24 +51,10 @@ class FadeoutCallback(TrainerCallback):
     True
     """
 
-    pruner: Pruner | None = None
-    """Of the last ``train()``."""
-    masks: Masks | None = None
-    """What stayed, once removed."""
-
-    def __init__(
-        self,
-        sparsity: float | Schedule | None = None,
-        *,
-        steps: int | None = None,
-        method: Callable[..., Pruner] = SelectiveWeightDecay,
-        **arguments: Any,
-    ):
-        self.sparsity, self.steps = asked_sparsity(sparsity, arguments.get("structure")), steps
-        self.method, self.arguments = method, arguments
-        self._counts = True  # whether the last evaluation was that of a network as sparse as it will be
-        self._saving: Any = None
-        self._held: StepHooks | None = None
+    _decided_by = "num_train_epochs, max_steps, batches and accumulation"
+    _why_stateless = "it was trained without it, or with save_only_model=True"
+    _counts = True  # whether the last evaluation was that of a network as sparse as it will be
+    _saving: Any = None
 
     def add_to(self, trainer: Any) -> "FadeoutCallback":
         """Register it with a ``Trainer``, before its reporters: they get what it logs."""
@@ -85,32 +64,17 @@ class FadeoutCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model, optimizer = kwargs["model"], unwrap_optimizer(kwargs["optimizer"])
         saved = optimizer.param_groups[0].pop(_KEY, None)
-        if self.masks is not None and is_of(self.pruner, model):  # this is a fine-tuning
-            self._held = self.masks.hold(model, optimizer)
+        if self._hold(model, optimizer):
             return
-        self.masks = None
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError(
                 "load_best_model_at_end needs the state of the pruner at that checkpoint, which "
                 "save_only_model=True leaves out: choose one of them"
             )
-        steps = agreed_steps(self.steps, state.max_steps, _WHAT)
-        if saved is not None:
-            check_resumed(saved["steps"], steps, _WHAT)
-        elif state.global_step:
-            raise ValueError(
-                f"training goes on at step {state.global_step}, from a checkpoint that has no state of "
-                "FadeoutCallback: it was trained without it, or with save_only_model=True. Load its weights "
-                "alone, and begin anew"
-            )
-        if self.pruner is not None:  # of a training that was stopped
-            self._detach()
-        arguments = dict(self.arguments)
-        if isinstance(arguments.get("structure", Elements()), Elements | None):
-            arguments.setdefault("prunable", body(model))
-        self.pruner = self.method(model, optimizer, sparsity=self.sparsity, steps=steps, **arguments)
-        if saved is not None:
-            self.pruner.load_state_dict(saved)
+        self._stop_saving()  # of a training that was stopped
+        weights = isinstance(self.arguments.get("structure"), Elements | None)
+        defaults: dict[str, Any] = {"prunable": body(model)} if weights else {}
+        self._begin(model, optimizer, state.max_steps, saved, state.global_step, **defaults)
         self._saving = optimizer.register_state_dict_post_hook(self._add_state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -129,26 +93,22 @@ class FadeoutCallback(TrainerCallback):
             self._counts = self.masks is not None or (state.global_step > 0 and self.pruner.complete)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._forget_best(state)
+        if not self._counts:  # no checkpoint from before the fade is complete is best
+            state.best_metric = state.best_model_checkpoint = None
+            state.best_global_step = None
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._forget_best(state)
+    on_step_begin = on_save
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._held is not None:
-            self._held.remove()
-            self._held = None
-        elif self.pruner is not None:
+        if self._held is None and self.pruner is not None:
             if args.load_best_model_at_end and state.best_model_checkpoint is not None:
                 path = Path(state.best_model_checkpoint, "optimizer.pt")
                 groups = torch.load(path, map_location="cpu", weights_only=True)["param_groups"]
                 self.pruner.load_state_dict(groups[0][_KEY])  # the weights are those of that checkpoint, too
-            self.masks = finish(self.pruner)
-            self._detach()
+            self._stop_saving()
+        self._end()
 
-    def _detach(self) -> None:
-        assert self.pruner is not None
-        self.pruner.detach()
+    def _stop_saving(self) -> None:
         if self._saving is not None:
             self._saving.remove()
             self._saving = None
@@ -156,12 +116,6 @@ class FadeoutCallback(TrainerCallback):
     def _add_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         assert self.pruner is not None
         state["param_groups"][0][_KEY] = self.pruner.state_dict()
-
-    def _forget_best(self, state: Any) -> None:
-        """No checkpoint from before the fade is complete is best."""
-        if not self._counts:
-            state.best_metric = state.best_model_checkpoint = None
-            state.best_global_step = None
 
 
 def body(model: nn.Module) -> Prunable:

@@ -1,7 +1,6 @@
 """Ultralytics: ``Fadeout(sparsity=0.9).add_to(yolo)``, then ``yolo.train(...)``."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,15 @@ from torch import nn
 
 from fadeout._files import write_atomically
 from fadeout.compaction.compact import compact as compacted
-from fadeout.integrations.common import agreed_steps, check_resumed, finish, needs
-from fadeout.masks import Masks
-from fadeout.methods.swd import SelectiveWeightDecay
-from fadeout.pruners.pruner import Pruner, asked_sparsity
-from fadeout.schedules import Schedule
+from fadeout.integrations.common import CompactingAdapter, needs
 from fadeout.structures.channels import Channels
 
 needs("ultralytics", "ultralytics", "8.3")
 
-_WHAT = "epochs, batch, nbs and warmup_epochs"
 _FILE = "fadeout.pt"  # beside last.pt
 
 
-class Fadeout:
+class Fadeout(CompactingAdapter):
     """Prune a YOLO network while it trains; what ``yolo.train()`` leaves is as sparse as asked for.
 
     Ultralytics validates and saves an average of the weights (EMA), which keeps what has faded: once the fade
@@ -53,27 +47,8 @@ class Fadeout:
     >>> yolo.train(data="coco8.yaml", epochs=100)  # doctest: +SKIP
     """
 
-    pruner: Pruner | None = None
-    """Of the last training."""
-    masks: Masks | None = None
-    """What stayed at its end, once removed."""
-    compacted: nn.Module | None = None
-    """The smaller network, with ``compact=True``."""
-
-    def __init__(
-        self,
-        sparsity: float | Schedule | None = None,
-        *,
-        steps: int | None = None,
-        compact: bool = False,
-        method: Callable[..., Pruner] = SelectiveWeightDecay,
-        **arguments: Any,
-    ):
-        self.sparsity = asked_sparsity(sparsity, arguments.get("structure"))
-        self.steps, self.compact, self.method, self.arguments = steps, compact, method, arguments
-        if not isinstance(arguments.get("structure"), Channels):  # which looks at what is trained itself
-            self.arguments = {"prunable": _trained} | arguments
-        self._counts = False  # whether the last validation was that of a network as sparse as it will be
+    _decided_by = "epochs, batch, nbs and warmup_epochs"
+    _counts = False  # whether the last validation was that of a network as sparse as it will be
 
     def add_to(self, yolo: Any) -> "Fadeout":
         """Register the callbacks with a ``YOLO``, as ``yolo.add_callback`` does for each of them."""
@@ -87,11 +62,9 @@ class Fadeout:
             raise ValueError(
                 "time= ends a training after hours, and a fade needs a number of steps: use epochs="
             )
-        steps = agreed_steps(self.steps, count_steps(trainer), _WHAT)
         path, saved = Path(trainer.wdir, _FILE), None
         if trainer.resume:
             saved = _read(path, trainer.start_epoch)
-            check_resumed(saved["pruner"]["steps"], steps, _WHAT)
             trainer.model.load_state_dict(saved["model"])
             trainer.ema.ema.load_state_dict(saved["ema"])
             trainer.optimizer.load_state_dict(saved["optimizer"])
@@ -99,15 +72,11 @@ class Fadeout:
                 trainer.start_epoch, trainer.scheduler.last_epoch = saved["epoch"] + 1, saved["epoch"]
                 trainer.ema.updates, trainer.best_fitness = saved["updates"], saved["best_fitness"]
                 trainer.stopper.__dict__.update(saved["stopper"])
-        if self.pruner is not None:  # of a training that was stopped
-            self.pruner.detach()
-        self.masks, self._counts = None, False
-        self.pruner = self.method(
-            trainer.model, trainer.optimizer, sparsity=self.sparsity, steps=steps, **self.arguments
-        )
-        if saved is not None:
-            self.pruner.load_state_dict(saved["pruner"])
-            self._counts = saved["counts"]
+        channels = isinstance(self.arguments.get("structure"), Channels)  # they look at what is trained
+        defaults: dict[str, Any] = {} if channels else {"prunable": _trained}
+        state = None if saved is None else saved["pruner"]
+        self._begin(trainer.model, trainer.optimizer, count_steps(trainer), state, **defaults)
+        self._counts = saved is not None and saved["counts"]
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Before a validation: give the average the masks, and forget what was best before that."""
@@ -132,17 +101,12 @@ class Fadeout:
 
     def on_train_end(self, trainer: Any) -> None:
         """Remove what has faded."""
-        assert self.pruner is not None
-        self.masks = finish(self.pruner)
+        self._end()
         if self.masks is not None:
             self.masks.apply(trainer.ema.ema)
             if self.compact:
-                self.compacted = compacted(trainer.ema.ema.float().eval(), self._example(trainer))
-
-    def _example(self, trainer: Any) -> Any:
-        example = getattr(self.arguments.get("structure"), "example_input", None)
-        size = trainer.args.imgsz
-        return torch.zeros(1, 3, size, size, device=trainer.device) if example is None else example
+                image = torch.zeros(1, 3, trainer.args.imgsz, trainer.args.imgsz, device=trainer.device)
+                self.compacted = compacted(trainer.ema.ema.float().eval(), self._example(image))
 
 
 def _trained(name: str, parameter: nn.Parameter) -> bool:

@@ -21,6 +21,7 @@ def test_files_are_experiments_and_folders_are_runs(tmp_path):
         write_run(tmp_path, one)
     assert read(tmp_path) == {"cora": [a, b], "other": [b], "runs": [c]}
     assert read(tmp_path / "cora.jsonl") == {"cora": [a, b]}
+    (tmp_path / c["hash"] / "metrics.jsonl").write_text('{"epoch": 0}\n')  # beside it, and no records
     assert read(tmp_path / c["hash"]) == read(tmp_path / c["hash"] / "result.json") == {"runs": [c]}
 
 

@@ -48,7 +48,6 @@ class Matrix:
         return _Product.apply(other, self.values, self.transpose)  # pyright: ignore[reportReturnType]
 
     def to(self, device: torch.device | str) -> "Matrix":
-        """The matrix on another device."""
         moved = copy.copy(self)
         moved.values, moved.transpose = self.values.to(device), self.transpose.to(device)
         return moved
@@ -84,7 +83,6 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
         return int(self.labels.max()) + 1
 
     @property

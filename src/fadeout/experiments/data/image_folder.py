@@ -39,22 +39,18 @@ class ImageFolder(Dataset):
 
     @property
     def num_classes(self) -> int:
-        """The number of classes."""
         return len(self.classes)
 
     @property
     def example(self) -> Tensor:
-        """A batch of one test image, as a network takes it, for tracing."""
         return replace(self, part=(0, 1))._inputs(self.test_x[:1])
 
     def batches(
         self, batch_size: int, *, epoch: int, seed: int, first: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch of training batches; see :meth:`Dataset.batches`."""
         return _work_ahead(super().batches(batch_size, epoch=epoch, seed=seed, first=first))
 
     def tests(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test part in its order; the last batch may be smaller."""
         return _work_ahead(super().tests(batch_size))
 
     def _inputs(self, x: Tensor, generator: Generator | None = None) -> Tensor:

@@ -42,7 +42,7 @@ def write_records(path: Path, records: Collection[Record]) -> None:
 
 
 def read_records(path: Path) -> dict[int, Record]:
-    """Read what :func:`write_records` wrote: by the numbers of their lines, counted from 1.
+    """Read what :func:`write_records` wrote, each record checked: by the numbers of their lines, from 1 on.
 
     Such files can be joined: each beginning says how many records it brings.
     """
@@ -59,7 +59,7 @@ def read_records(path: Path) -> dict[int, Record]:
             f"{path}: damaged, it announces {announced} records and holds {len(records)}; restore a copy, or "
             "delete it: fadeout reproduce collects anew what the folders of the runs hold"
         )
-    return records
+    return {number: check(record, f"{path}, line {number}") for number, record in records.items()}
 
 
 def seal(record: Record, indent: int | None = None) -> str:
@@ -103,10 +103,11 @@ def damaged(source: object, reason: str) -> ValueError:
     return ValueError(f"{source}: damaged, not the record of a run ({reason}); restore a copy, or delete it")
 
 
-def check(record: Record, source: str | os.PathLike[str]) -> None:
-    """Raise where a record cannot be reported."""
+def check(record: Record, source: str | os.PathLike[str]) -> Record:
+    """The record, if it can be reported; a ``ValueError`` if not."""
     if wrong := _wrong(record):
         raise damaged(source, wrong)
+    return record
 
 
 def _wrong(record: Record) -> str:

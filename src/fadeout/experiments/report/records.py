@@ -40,8 +40,7 @@ def read(results: Path) -> dict[str, list[Record]]:
     {'cora': 1}
     """
     found: dict[str, dict[str, Record]] = {}
-    for name, source, record in _records(results):
-        check(record, source)
+    for name, record in _records(results):
         # A single one may have failed when the experiment's file was written, and be done by now.
         homes = [records for records in found.values() if not name and record["hash"] in records]
         for records in homes or [found.setdefault(name or "runs", {})]:
@@ -56,16 +55,14 @@ def read(results: Path) -> dict[str, list[Record]]:
     return {name: list(records.values()) for name, records in found.items()}
 
 
-def _records(results: Path) -> Iterator[tuple[str, str, Record]]:
-    """Each record, with the experiment, if its file says it, and where it is from."""
+def _records(results: Path) -> Iterator[tuple[str, Record]]:
+    """Each record, with the experiment, if its file says it."""
     if not results.exists():
         raise ValueError(f"no results in {results}: there is no such file or folder")
-    inside = [
-        path for name in ("*.jsonl", "result.json", "*/result.json") for path in sorted(results.glob(name))
-    ]
-    for path in inside if results.is_dir() else [results]:
+    own = results / "result.json"  # in the folder of a run, where metrics.jsonl holds no records
+    below = [path for name in ("*.jsonl", "*/result.json") for path in sorted(results.glob(name))]
+    for path in [results] if results.is_file() else [own] if own.exists() else below:
         if path.suffix == ".json":
-            yield "", str(path), read_record(path)
+            yield "", check(read_record(path), path)
         else:
-            for number, record in read_records(path).items():
-                yield path.stem, f"{path}, line {number}", record
+            yield from ((path.stem, record) for record in read_records(path).values())

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -53,13 +54,11 @@ def find_standings(groups: Sequence[Group]) -> dict[str, list[Standing]]:
     found = {}
     compared = [group for group in groups if group.margin or (group.method == _OURS and group.done)]
     for where, members in alike(compared, lambda group: joined(group.where, group.mark)).items():
-        cells = alike(members, _conditions)
-        cells = {key: cell for key, cell in cells.items() if any(group.margin for group in cell)}
-        ranks = [pair for cell in cells.values() for pair in _rank(cell).items()]
-        rivals = alike((group for cell in cells.values() for group in cell), _name)
+        cells = [cell for cell in alike(members, _conditions).values() if any(group.margin for group in cell)]
+        ranks = [_rank(cell) for cell in cells]
         standings = []
-        for name, runs in rivals.items():
-            own = [rank for who, rank in ranks if who == name]
+        for name, runs in alike(chain.from_iterable(cells), _name).items():
+            own = [rank[name] for rank in ranks if name in rank]
             margins = tuple(group.margin for group in runs if group.margin)
             standings.append(Standing(name, _budget(runs[0]), fmean(own) if own else None, margins))
         if standings:

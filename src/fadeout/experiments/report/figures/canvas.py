@@ -17,7 +17,7 @@ from fadeout.experiments.report.groups import Group, alike, marks
 from fadeout.experiments.report.statistics import Estimate
 from fadeout.experiments.report.styles import COLOURS, STYLE, Look
 
-with extra("experiments"):
+with extra("experiments"):  # for all figures: each of them imports this module first
     from markupsafe import Markup
     from matplotlib import style
     from matplotlib.axes import Axes

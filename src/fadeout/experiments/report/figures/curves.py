@@ -4,15 +4,13 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from fadeout._checks import extra
+from matplotlib.axes import Axes
+
 from fadeout.experiments.report.figures import canvas
 from fadeout.experiments.report.figures.canvas import Plot, draw_points
 from fadeout.experiments.report.formatting import joined, strength
 from fadeout.experiments.report.groups import Group, alike
 from fadeout.experiments.report.styles import METHODS, OTHER, Look
-
-with extra("experiments"):
-    from matplotlib.axes import Axes
 
 _DASHES = (0, (4, 2.5))
 _PAPER: dict[str, Any] = {"linewidth": 1.2, "linestyle": _DASHES, "zorder": 2}

@@ -6,19 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from fadeout._checks import extra
 from fadeout._files import write_atomically
 from fadeout.experiments.demo.fading import LOWEST, Fading
 from fadeout.experiments.report import styles
 from fadeout.experiments.report.figures.canvas import compressed, draw_svg, stretched
 from fadeout.experiments.report.formatting import percent, strength
-
-with extra("experiments"):
-    from markupsafe import Markup
-    from matplotlib import style
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLOURS = {
     **{role: styles.COLOURS[role] for role in ("ink", "soft", "rule", "paper")},

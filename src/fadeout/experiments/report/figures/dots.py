@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 from textwrap import fill
 
-from fadeout._checks import extra
+from matplotlib.axes import Axes
+
 from fadeout.experiments.report.figures import canvas
 from fadeout.experiments.report.figures.canvas import Plot, draw_points
 from fadeout.experiments.report.formatting import joined
 from fadeout.experiments.report.groups import Group
-
-with extra("experiments"):
-    from matplotlib.axes import Axes
 
 
 def dots(groups: Sequence[Group], salt: str) -> list[Plot]:

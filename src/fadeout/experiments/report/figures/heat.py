@@ -5,18 +5,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_hex, to_rgb
+from matplotlib.patches import Rectangle
 
-from fadeout._checks import extra
 from fadeout.experiments.report.figures.canvas import Plot, draw_svg
 from fadeout.experiments.report.formatting import joined, number, percent, strength
 from fadeout.experiments.report.groups import Grid, Group, grids
 from fadeout.experiments.report.styles import COLOURS
-
-with extra("experiments"):
-    from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize, to_hex, to_rgb
-    from matplotlib.patches import Rectangle
 
 # Both maps keep their order for colour-blind eyes; the second has its middle, no change, in white.
 _METRICS = {

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 
-from fadeout._checks import extra
 from fadeout.experiments.report.figures.canvas import Plot, draw_legend, plot_setups
 from fadeout.experiments.report.figures.curves import lines, looks
 from fadeout.experiments.report.groups import Group, alike
-
-with extra("experiments"):
-    from matplotlib.axes import Axes
 
 
 def overlaps(groups: Sequence[Group], salt: str) -> list[Plot]:
