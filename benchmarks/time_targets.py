@@ -16,7 +16,7 @@ from small_networks import command, quietly, threads
 from torch import nn
 
 import fadeout
-from fadeout.structures.channels.times import time_removal
+from fadeout.structures.channels.network_times import time_removal
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "ResNet-20, 64 maps": (small_networks.resnet20, {}),

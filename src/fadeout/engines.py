@@ -24,7 +24,7 @@ from fadeout._checks import extra, warn
 from fadeout._files import parse_json, write_atomically
 from fadeout._timing import BUSY, race, worst_spread
 from fadeout.graph.example import Example
-from fadeout.graph.kept import copied
+from fadeout.graph.side_effects import copied
 from fadeout.torch_bridge.modes import still
 
 Engine = Literal["pytorch", "channels_last", "onnxruntime"]

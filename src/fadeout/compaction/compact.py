@@ -16,9 +16,9 @@ from fadeout.compaction.plan import Plan, plans_of, set_plans
 from fadeout.compaction.zeros import why_zeros_stay
 from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.example import Example
-from fadeout.graph.kept import copied, keeps
 from fadeout.graph.network import Network
 from fadeout.graph.outputs import agree, of_other_sizes
+from fadeout.graph.side_effects import copied, keeps
 from fadeout.graph.trace import trace
 from fadeout.torch_bridge.parameters import clean, unwrap
 

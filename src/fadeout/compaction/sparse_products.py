@@ -15,8 +15,8 @@ from fadeout._tables import table
 from fadeout._timing import BUSY, race, worst_spread
 from fadeout.graph.example import Example
 from fadeout.graph.heads import SplitHeads, projections
-from fadeout.graph.kept import copied, undisturbed
 from fadeout.graph.outputs import agree, of_other_sizes
+from fadeout.graph.side_effects import copied, undisturbed
 from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap

@@ -11,11 +11,11 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from fadeout.graph.analysis import Analysis, analyse
-from fadeout.graph.kept import keeps
 from fadeout.graph.network import Network
 from fadeout.graph.obstacles import find_obstacles, gives_tensors, in_words, place, reads_weights_of, without
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, rule_of_module
+from fadeout.graph.side_effects import keeps
 from fadeout.torch_bridge.computed import computers
 from fadeout.torch_bridge.modes import still
 

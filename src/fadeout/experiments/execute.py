@@ -17,7 +17,7 @@ from fadeout.experiments.disk.checkpoint import BEFORE, append_metrics, read_che
 from fadeout.experiments.disk.record_file import VERSION, damaged, read_record, write_record
 from fadeout.experiments.disk.run_folder import alone, check_version, write_json
 from fadeout.experiments.distributed import ALONE, World
-from fadeout.experiments.kept import TIMES, overlaps, pack
+from fadeout.experiments.kept_set import TIMES, overlaps, pack
 from fadeout.experiments.progress import PROGRESS, write_progress
 from fadeout.experiments.result import describe_record, make_record
 from fadeout.experiments.run import Run

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from fadeout.graph.analysis import Analysis
 from fadeout.graph.gather import Gather
-from fadeout.graph.kept import copied
+from fadeout.graph.side_effects import copied
 from fadeout.graph.sizes import Attribute, attribute_of
 from fadeout.torch_bridge.submodules import replaced
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from torch import fx
 
 from fadeout.graph.analysis import Analysis
-from fadeout.graph.kept import keep
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Leaf
 from fadeout.graph.rules.calls import name_of, source
+from fadeout.graph.side_effects import keep
 
 
 def unknown_operators(network: Network) -> list[str]:

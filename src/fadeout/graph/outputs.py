@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from fadeout.graph.example import Example, tensors_in
-from fadeout.graph.kept import undisturbed
+from fadeout.graph.side_effects import undisturbed
 
 _NEAR = 0.1  # of the largest output, at most: rounding to bfloat16 was seen to change deep networks by 0.02
 _ROUNDING = 3000  # units in the last place of the largest output: norms of constants blow rounding up

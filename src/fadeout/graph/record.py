@@ -25,7 +25,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from fadeout.graph.example import Example, Field, items_of, tensors_in
-from fadeout.graph.kept import keep, kept_on
+from fadeout.graph.side_effects import keep, kept_on
 from fadeout.graph.sizes import Asked, Attribute, Computed, Size, is_asked
 from fadeout.torch_bridge.modes import in_mode
 from fadeout.torch_bridge.parameters import clean, unwrap

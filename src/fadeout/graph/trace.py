@@ -15,13 +15,13 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from fadeout.graph.example import Example
-from fadeout.graph.kept import undisturbed
 from fadeout.graph.network import Network
 from fadeout.graph.outputs import outputs_of
 from fadeout.graph.record import Recording
 from fadeout.graph.rules.base import Rule, Unknown
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, alike_rule, derived_rule, rule_of
+from fadeout.graph.side_effects import undisturbed
 from fadeout.torch_bridge.sharding import is_distributed
 
 

@@ -15,6 +15,7 @@ from fadeout.graph.trace import trace
 from fadeout.structures.base import Bound, Marked, Target
 from fadeout.structures.channels.candidates import Layer, computed_layers, what_stays
 from fadeout.structures.channels.cost import Cost, find_cost, first_true
+from fadeout.structures.channels.network_times import find_time, measure_time, time_removal
 from fadeout.structures.channels.rounding import Rounding, find_families, find_meeting, multiple_for
 from fadeout.structures.channels.scores import (
     TAYLOR,
@@ -26,7 +27,6 @@ from fadeout.structures.channels.scores import (
     squares,
     untied,
 )
-from fadeout.structures.channels.times import find_time, measure_time, time_removal
 from fadeout.structures.scores import Scores, not_finite, widened
 from fadeout.torch_bridge.meta_copy import traceable
 from fadeout.torch_bridge.parameters import unwrap

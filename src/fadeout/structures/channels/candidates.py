@@ -12,10 +12,10 @@ from torch import Tensor, fx
 from fadeout._checks import warn
 from fadeout.compaction.compact import compact
 from fadeout.graph.analysis import Analysis, analyse
-from fadeout.graph.kept import copied
 from fadeout.graph.network import Network
 from fadeout.graph.obstacles import find_obstacles, in_words, unknown_operators, without
 from fadeout.graph.rules.calls import name_of, source
+from fadeout.graph.side_effects import copied
 from fadeout.torch_bridge.computed import computers
 
 

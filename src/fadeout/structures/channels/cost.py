@@ -14,10 +14,10 @@ import torch
 from torch import fx
 
 from fadeout.graph.analysis import Analysis, analyse
-from fadeout.graph.kept import undisturbed
 from fadeout.graph.network import Network
 from fadeout.graph.rules.base import Of, Term
 from fadeout.graph.rules.calls import source
+from fadeout.graph.side_effects import undisturbed
 from fadeout.structures.channels.dependencies import Alive, Dependencies, all_alive, find_dependencies
 from fadeout.torch_bridge.products import counting_products
 

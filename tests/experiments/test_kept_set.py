@@ -2,7 +2,7 @@
 
 import torch
 
-from fadeout.experiments.kept import overlaps, pack
+from fadeout.experiments.kept_set import overlaps, pack
 
 
 def test_weights_are_bits_one_parameter_after_the_other():

@@ -10,7 +10,7 @@ from support.small_networks import IMAGES
 from torch import nn
 
 import fadeout
-from fadeout.graph.kept import copied, keep, keeps, kept_on, left_alone
+from fadeout.graph.side_effects import copied, keep, keeps, kept_on, left_alone
 from fadeout.graph.trace import trace
 
 

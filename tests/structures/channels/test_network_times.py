@@ -19,7 +19,7 @@ from fadeout import Channels, SelectiveWeightDecay, models
 from fadeout.graph.example import Example
 from fadeout.methods import one_shot
 from fadeout.structures.channels import bound, layer_times, times
-from fadeout.structures.channels.times import Curve, _described, _non_negative
+from fadeout.structures.channels.network_times import Curve, _described, _non_negative
 from fadeout.torch_bridge.modes import still
 
 FIXED, ELEMENT = 5000.0, 0.25  # nanoseconds, of a forward pass and of each element between layers
