@@ -18,7 +18,7 @@ import fadeout
 from fadeout import Channels, SelectiveWeightDecay, models
 from fadeout.graph.example import Example
 from fadeout.methods import one_shot
-from fadeout.structures.channels import bound, layer_times, times
+from fadeout.structures.channels import bound, layer_times, network_times
 from fadeout.structures.channels.network_times import Curve, _described, _non_negative
 from fadeout.torch_bridge.modes import still
 
@@ -47,7 +47,7 @@ def clock(monkeypatch, tmp_path):
         return {name: _nanoseconds(network, example) * 1e-9 for name, network in networks.items()}
 
     monkeypatch.setattr(layer_times, "time_layer", time_layer)
-    monkeypatch.setattr(times, "time_networks", time_networks)
+    monkeypatch.setattr(network_times, "time_networks", time_networks)
     monkeypatch.setattr(bound, "multiple_for", lambda multiple, engine: 8 if multiple == "auto" else multiple)
     return timed
 
@@ -119,7 +119,7 @@ def test_the_promise_holds_where_no_sum_of_the_parts_does(faster, monkeypatch):
         return (_nanoseconds(network, example) * 1e-9) ** 2
 
     monkeypatch.setattr(
-        times,
+        network_times,
         "time_networks",
         lambda networks, example, engine: {name: seconds(one, example) for name, one in networks.items()},
     )
