@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from fadeout._arguments import checked
 from fadeout._files import write_tensors
 from fadeout._tables import html_table, percent
-from fadeout.torch_bridge.computed import torch_masks
+from fadeout.torch_bridge.computed_parameters import torch_masks
 from fadeout.torch_bridge.optimizers import as_list, set_to_zero
 from fadeout.torch_bridge.parameters import check_held, named
 from fadeout.torch_bridge.sharding import block_of, local, whole, write_for_all

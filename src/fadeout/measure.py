@@ -16,9 +16,9 @@ from fadeout._tables import table
 from fadeout.engines import Engine, device_of, time_networks
 from fadeout.graph.example import Example
 from fadeout.graph.rules.registry import rule_of_module
+from fadeout.torch_bridge.matrix_products import counting_products
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
-from fadeout.torch_bridge.products import counting_products
 
 Spread = Annotated[int, Only(lambda n: 1 < n <= 10**6, "a whole number from 2 up, so that there is a spread")]
 Repeats = Annotated[int, Only(lambda n: 0 <= n <= 10**6, "a whole number from 0 to a million")]

@@ -12,7 +12,7 @@ from torch import nn
 import fadeout
 from fadeout import Channels, Decay, Elements, Latent, Progressive, criteria, schedules
 from fadeout.methods import ACDC, GradualMagnitudePruning, RigL
-from fadeout.torch_bridge import meeting
+from fadeout.torch_bridge import rank_agreement
 from fadeout.torch_bridge.parameters import named
 
 IMAGE = torch.zeros(1, 1, 6, 6, dtype=torch.float64)
@@ -94,7 +94,7 @@ def attempt(
     before: bool = False,
     **arguments: Any,
 ) -> str:
-    meeting.PATIENCE = timedelta(seconds=3)
+    rank_agreement.PATIENCE = timedelta(seconds=3)
     model = wrap(build(), how)
     trained = optimizer(model.parameters(), lr=lr)
     given = {"model": model, "optimizer": trained, "sparsity": 0.5, "steps": 10, **arguments}

@@ -13,7 +13,7 @@ from fadeout.compaction.cut import Cut, cut
 from fadeout.compaction.fold import fold
 from fadeout.compaction.optimizer_state import cut_optimizer
 from fadeout.compaction.plan import Plan, plans_of, set_plans
-from fadeout.compaction.zeros import why_zeros_stay
+from fadeout.compaction.remaining_zeros import why_zeros_stay
 from fadeout.graph.analysis import Analysis, analyse
 from fadeout.graph.example import Example
 from fadeout.graph.network import Network

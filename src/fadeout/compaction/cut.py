@@ -8,7 +8,7 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_arg
 
-from fadeout.compaction.align import align
+from fadeout.compaction.align_gathers import align
 from fadeout.compaction.fold import fold as fold_norm
 from fadeout.compaction.fold import foldable
 from fadeout.compaction.plan import Plan

@@ -17,7 +17,7 @@ from fadeout.graph.example import Example
 from fadeout.graph.heads import SplitHeads, projections
 from fadeout.graph.outputs import agree, of_other_sizes
 from fadeout.graph.side_effects import copied, undisturbed
-from fadeout.torch_bridge.computed import computers
+from fadeout.torch_bridge.computed_parameters import computers
 from fadeout.torch_bridge.modes import still
 from fadeout.torch_bridge.parameters import unwrap
 from fadeout.torch_bridge.submodules import replaced

@@ -19,7 +19,6 @@ from fadeout._tables import html_table, percent
 from fadeout.structures.base import Structure
 from fadeout.structures.scores import not_finite
 from fadeout.torch_bridge.description import describe
-from fadeout.torch_bridge.meeting import excuse, meet
 from fadeout.torch_bridge.optimizers import as_list, bases, set_to_zero
 from fadeout.torch_bridge.parameters import (
     Prunable,
@@ -32,6 +31,7 @@ from fadeout.torch_bridge.parameters import (
     named,
     partners,
 )
+from fadeout.torch_bridge.rank_agreement import excuse, meet
 from fadeout.torch_bridge.sharding import block_of, distributed_as, gradient_of, local
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 

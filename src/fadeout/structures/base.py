@@ -19,7 +19,7 @@ from fadeout.fades import Fade, Progressive
 from fadeout.selection.floats import before, only_at
 from fadeout.selection.passes import pull_
 from fadeout.structures.scores import Scores
-from fadeout.torch_bridge.computed import check_stored
+from fadeout.torch_bridge.computed_parameters import check_stored
 from fadeout.torch_bridge.parameters import Prunable, choose, group_of
 from fadeout.torch_bridge.sharding import Layout, local
 

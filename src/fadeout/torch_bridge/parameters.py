@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from fadeout._arguments import shown
-from fadeout.torch_bridge.meeting import ranks_of
+from fadeout.torch_bridge.rank_agreement import ranks_of
 from fadeout.torch_bridge.sharding import local, mesh_group
 
 Prunable = Callable[[str, nn.Parameter], bool] | Iterable[str]

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fadeout.torch_bridge.description import describe
-from fadeout.torch_bridge.meeting import meet, ranks_of
+from fadeout.torch_bridge.rank_agreement import meet, ranks_of
 
 T = TypeVar("T")
 

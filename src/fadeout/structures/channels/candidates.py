@@ -16,7 +16,7 @@ from fadeout.graph.network import Network
 from fadeout.graph.obstacles import find_obstacles, in_words, unknown_operators, without
 from fadeout.graph.rules.calls import name_of, source
 from fadeout.graph.side_effects import copied
-from fadeout.torch_bridge.computed import computers
+from fadeout.torch_bridge.computed_parameters import computers
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fadeout.graph.rules.base import Of, Term
 from fadeout.graph.rules.calls import source
 from fadeout.graph.side_effects import undisturbed
 from fadeout.structures.channels.dependencies import Alive, Dependencies, all_alive, find_dependencies
-from fadeout.torch_bridge.products import counting_products
+from fadeout.torch_bridge.matrix_products import counting_products
 
 __all__ = ["Cost", "Of", "find_cost", "first_true"]
 

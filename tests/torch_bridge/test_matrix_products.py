@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fadeout.torch_bridge.products import _layers, counting_products
+from fadeout.torch_bridge.matrix_products import _layers, counting_products
 
 
 def test_settings_come_back():

@@ -16,7 +16,7 @@ from fadeout.graph.obstacles import find_obstacles, gives_tensors, in_words, pla
 from fadeout.graph.rules.calls import name_of
 from fadeout.graph.rules.registry import MODULES, rule_of_module
 from fadeout.graph.side_effects import keeps
-from fadeout.torch_bridge.computed import computers
+from fadeout.torch_bridge.computed_parameters import computers
 from fadeout.torch_bridge.modes import still
 
 

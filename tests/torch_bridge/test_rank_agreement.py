@@ -11,7 +11,7 @@ from torch import nn
 
 from fadeout import criteria, schedules
 from fadeout.torch_bridge.description import describe
-from fadeout.torch_bridge.meeting import meet, ranks_of
+from fadeout.torch_bridge.rank_agreement import meet, ranks_of
 
 
 def outer(factor):
