@@ -142,10 +142,9 @@ def _example(network: nn.Module, shapes: Sequence[str]) -> Any:
     """Inputs of the given shapes, or of those that the network was compacted with."""
     inputs = _inputs(network, shapes)
     example = Example.of(inputs)
-    args, kwargs = example.fresh()
     try:
         with still(network):
-            network(*args, **kwargs)
+            example.run(network)
     except Exception as error:
         sizes = " and ".join(str(tuple(each.shape)) for each in example.tensors)
         raise ValueError(f"the network does not take inputs of shape {sizes}: {_reason(error)}") from error
