@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from support.fresh import Fresh
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -45,6 +46,14 @@ def run(capsys):
         return code, output, complaint
 
     return call
+
+
+@pytest.fixture(scope="session")
+def fresh():
+    """Run a program in a process that has imported torch alone: ``fresh("import fadeout").returncode``."""
+    process = Fresh()
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")
