@@ -1,6 +1,7 @@
 """Shared set-up and helpers: small deterministic tasks, a training loop, and the reference algorithm."""
 
 import os
+import re
 import shutil
 
 # Large bfloat16 products die of an illegal instruction on some virtual machines; read when torch loads.
@@ -24,6 +25,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("deterministic")
 
 torch.set_num_threads(1)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files that are slow as a whole import trainers of others, for seconds: not for the fast suite."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return True if re.search(r"^pytestmark = .*mark\.slow", collection_path.read_text(), re.M) else None
+    return None
 
 
 @pytest.fixture(autouse=True)
