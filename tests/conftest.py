@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 
 # Large bfloat16 products die of an illegal instruction on some virtual machines; read when torch loads.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
@@ -25,6 +26,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("deterministic")
 
 torch.set_num_threads(1)
+
+# Tests start many processes, of which each would compile the whole library anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_ignore_collect(collection_path, config):
