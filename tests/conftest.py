@@ -1,7 +1,9 @@
 """Shared set-up and helpers: small deterministic tasks, a training loop, and the reference algorithm."""
 
 import os
+import re
 import shutil
+import sys
 
 # Large bfloat16 products die of an illegal instruction on some virtual machines; read when torch loads.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
@@ -12,6 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from support.fresh import Fresh
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -23,6 +26,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("deterministic")
 
 torch.set_num_threads(1)
+
+# Tests start many processes, of which each would compile the whole library anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files that are slow as a whole import trainers of others, for seconds: not for the fast suite."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return True if re.search(r"^pytestmark = .*mark\.slow", collection_path.read_text(), re.M) else None
+    return None
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +59,14 @@ def run(capsys):
         return code, output, complaint
 
     return call
+
+
+@pytest.fixture(scope="session")
+def fresh():
+    """Run a program in a process that has imported torch alone: ``fresh("import fadeout").returncode``."""
+    process = Fresh()
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pkgutil
 import re
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import support.torchvision_stubs  # noqa: F401  before lightning imports torchvision
@@ -48,6 +48,12 @@ def expected(code: str) -> list[str]:
     return re.findall(r"^\s*(?:print\(.*\)|\)\))  # (.+)$", code, re.MULTILINE)
 
 
+def marked(program: Program) -> Any:
+    """Slow, where it imports a trainer of others, which takes seconds."""
+    is_slow = re.search("needs .*(accelerate|lightning|transformers)", program.needs)
+    return pytest.param(program, marks=pytest.mark.slow if is_slow else ())
+
+
 def test_every_guide_has_a_program():
     pages = {page.name for page in (ROOT / "docs" / "how-to").glob("*.md")} - {"index.md"}
     assert pages == {Path(program.page).name for program in PROGRAMS if "/how-to/" in program.page}
@@ -75,7 +81,7 @@ def test_the_readme_is_short_and_its_links_lead_somewhere():
 
 
 @pytest.mark.filterwarnings("default")  # those of the packages that a page needs
-@pytest.mark.parametrize("program", HERE, ids=lambda p: f"{p.page} {p.needs}".strip())
+@pytest.mark.parametrize("program", [marked(p) for p in HERE], ids=lambda p: f"{p.page} {p.needs}".strip())
 def test_program(program, tmp_path, monkeypatch, capsys):
     if program.needs:
         needed = program.needs.removeprefix("needs ")

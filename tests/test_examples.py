@@ -22,7 +22,6 @@ EXAMPLES = {
     "ddp.py": r"9\d\.\d+% right, Masks\(2 parameters, 740 of 7400 .*, the same on all 2 ranks: True",
 }
 
-SLOW = sorted(EXAMPLES.keys() - {"train.py"})
 NEEDS = {  # of the extra zoo
     "accelerated.py": "accelerate",
     "graph.py": "torch_geometric",
@@ -37,7 +36,8 @@ def test_every_example_is_tested():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == EXAMPLES.keys()
 
 
-@pytest.mark.parametrize("name", ["train.py", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_example(tmp_path, name):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])

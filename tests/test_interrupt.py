@@ -57,7 +57,10 @@ def test_other_programs_get_the_exception(start, tmp_path):
     assert start(program, "fadeout") == (0, "caught\n", "")
 
 
-def test_processes_of_a_program_with_many_arguments_import_it(tmp_path):
+def test_processes_of_a_program_with_many_arguments_import_it(tmp_path, monkeypatch):
+    """As far as torch, that is: what is asked of the arguments comes before."""
+    (tmp_path / "torch.py").write_text("print('goes on')\nraise SystemExit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{SOURCE}")
     (tmp_path / "task.py").write_text("def task():\n    from fadeout import _interrupt\n")
     program = tmp_path / "train.py"
     program.write_text(
@@ -69,7 +72,7 @@ def test_processes_of_a_program_with_many_arguments_import_it(tmp_path):
         "    raise SystemExit(child.exitcode)\n"
     )
     done = subprocess.run([sys.executable, program, *"abcdefgh"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "goes on\n", "")
 
 
 def test_who_ignores_ctrl_c_goes_on(start):

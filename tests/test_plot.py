@@ -1,8 +1,6 @@
 """The figures show the numbers that they were given; what they cannot show they say."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -145,14 +143,13 @@ def test_what_cannot_be_shown(tmp_path, trained, call, says):
         call(tmp_path, trained[1])
 
 
-def test_without_matplotlib_the_extra_is_named():
+def test_without_matplotlib_the_extra_is_named(fresh):
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "import torch; from fadeout import plot\n"
         "plot.layers({'a': torch.ones(2, 2, dtype=torch.bool)})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'matplotlib is not installed: pip install "fadeout[plot]"' in done.stderr
+    assert 'matplotlib is not installed: pip install "fadeout[plot]"' in fresh(code).stderr
 
 
 @pytest.mark.parametrize("source", [{}, {"fadeout": {}}])

@@ -2,6 +2,7 @@
 
 import ast
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,10 @@ FACTORIES = {
 }
 
 
+@cache
 def calls(path: Path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield node.func, node
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [(node.func, node) for node in nodes if isinstance(node.func, ast.Attribute)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -1,5 +1,6 @@
 """Signals to runs and sweeps, at any moment: all that was done is saved, and goes on from there."""
 
+import itertools
 import json
 import os
 import signal
@@ -57,18 +58,17 @@ if __name__ == "__main__":
 """
 
 
-def test_eight_signals_to_sweeps(tmp_path):
+def test_signals_to_sweeps(tmp_path):
     """To the sweep alone, and to it and its workers at once, as Ctrl-C does: each time both workers save."""
     results, program = tmp_path / "runs", tmp_path / "program.py"
     program.write_text(SWEEP)
     folders, reached = [results / run.hash for run in RUNS], [0, 0]
-    for trial in range(8):
+    for number, send in itertools.product((signal.SIGINT, signal.SIGTERM), (os.kill, os.killpg)):
         sizes = [_size(folder) for folder in folders]
         command = [sys.executable, program, results]
         with subprocess.Popen(command, env=environment(), start_new_session=True) as sweep:
             wait_for(lambda sizes=sizes: all(_size(f) > size for f, size in zip(folders, sizes, strict=True)))
-            number = signal.SIGTERM if trial == 7 else signal.SIGINT
-            (os.killpg if trial % 2 else os.kill)(sweep.pid, number)
+            send(sweep.pid, number)
             assert sweep.wait(timeout=120) == 130
         epochs = [read_checkpoint(folder)["epoch"] for folder in folders]
         assert all(now > before for now, before in zip(epochs, reached, strict=True))

@@ -103,7 +103,7 @@ def test_the_module_runs():
         ),
     ],
 )
-def test_a_command_imports_only_what_it_needs(tmp_path, arguments, unwanted):
+def test_a_command_imports_only_what_it_needs(fresh, tmp_path, arguments, unwanted):
     fadeout.save(fadeout.models.smallcnn(), tmp_path / "small.safetensors")
     program = (
         "import sys; from fadeout.cli import main\n"
@@ -111,5 +111,5 @@ def test_a_command_imports_only_what_it_needs(tmp_path, arguments, unwanted):
         "except SystemExit as end: assert not end.code\n"
         f"print(*[name for name in {unwanted.split()!r} if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    done = fresh(program, tmp_path)
     assert (done.returncode, done.stderr) == (0, "\n")

@@ -105,13 +105,21 @@ def check_compact(kind, data):
         same_outputs(model, small, inputs)  # the running statistics have moved alike
 
 
-@pytest.mark.parametrize(
-    "kind", ["2d", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k != "2d")]
-)
+@settings(max_examples=6, suppress_health_check=SLOW_TO_DRAW)
+@given(case=KINDS["2d"])
+def test_more_channels_die_later(case):
+    check_more(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15, suppress_health_check=SLOW_TO_DRAW)
 @given(data=st.data())
-def test_more_channels_die_later(kind, data):
-    case = data.draw(KINDS[kind])
+def test_more_channels_die_later_in_many(kind, data):
+    check_more(data.draw(KINDS[kind]))
+
+
+def check_more(case):
     small = fadeout.compact(case.model, case.inputs)
     for module in small.modules():
         zero(module)
@@ -122,18 +130,40 @@ def test_more_channels_die_later(kind, data):
     assert shapes(fadeout.compact(smaller, case.inputs)) == shapes(smaller)
 
 
-@settings(max_examples=20, suppress_health_check=SLOW_TO_DRAW)
+@settings(max_examples=6, suppress_health_check=SLOW_TO_DRAW)
 @given(case=cases(2))
 def test_coupled_networks_gather_nothing(case):
+    check_coupled(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, suppress_health_check=SLOW_TO_DRAW)
+@given(case=cases(2))
+def test_many_coupled_networks_gather_nothing(case):
+    check_coupled(case)
+
+
+def check_coupled(case):
     small = fadeout.compact(case.model, case.inputs, couple=True)
     same_outputs(case.model, small, case.inputs)
     assert not gathers(small)
     assert shapes(fadeout.compact(small, case.inputs, couple=True)) == shapes(small)
 
 
-@settings(max_examples=20, suppress_health_check=SLOW_TO_DRAW)
+@settings(max_examples=6, suppress_health_check=SLOW_TO_DRAW)
 @given(case=cases(1))
 def test_networks_for_inference(case):
+    check_for_inference(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, suppress_health_check=SLOW_TO_DRAW)
+@given(case=cases(1))
+def test_many_networks_for_inference(case):
+    check_for_inference(case)
+
+
+def check_for_inference(case):
     small = fadeout.compact(case.model, case.inputs, for_inference=True)
     same_outputs(case.model, small, case.inputs)
     assert shapes(fadeout.compact(small, case.inputs, for_inference=True)) == shapes(small)

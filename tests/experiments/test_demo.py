@@ -15,7 +15,6 @@ from fadeout.experiments.demo import (
     shrunk_cells,
     shrunk_headings,
 )
-from fadeout.experiments.demo.fading import Fading
 
 
 class Silent:
@@ -78,14 +77,3 @@ def test_an_engine_that_is_not_installed_is_left_out(monkeypatch):
 
     monkeypatch.setattr("fadeout.experiments.demo.time_networks", time)
     assert _milliseconds([torch.nn.Identity()] * 2, torch.zeros(1, 2)) == [{"pytorch": 2.0}] * 2
-
-
-def test_histograms_by_hand():
-    weights = torch.tensor([0.0, 1e-30, 1.1e-5, -0.3, 1e9])
-    fading = Fading.of(0.6, [weights], torch.tensor([False, False, False, True, True]))
-    at = {round(centre, 4): number for number, centre in enumerate(fading.centres)}
-    assert fading.goes[0][0] == 2
-    assert sum(fading.goes[0]) == 3
-    assert fading.goes[0][at[-4.9375]] == 1
-    assert fading.stays[0][at[-0.5625]] == 1  # log10(0.3) = -0.523
-    assert fading.stays[0][-1] == 1

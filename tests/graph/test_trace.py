@@ -1,4 +1,4 @@
-"""Tracing: shapes, what the mode changes, what belongs to whom, what cannot be traced."""
+"""Tracing: what the mode changes, threads, what is overwritten, what cannot be traced."""
 
 import builtins
 import re
@@ -12,7 +12,6 @@ from support.small_networks import IMAGES, functional
 from torch import Tensor, nn
 
 import fadeout
-from fadeout.graph.rules.base import Unknown
 from fadeout.graph.trace import trace
 
 # what stays although it is zero is what is tested here: the warning has tests of its own
@@ -21,16 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:compact.. keeps")
 
 def named(network):
     return {node.name: node for node in network.graph.nodes}
-
-
-def test_shapes_and_callers():
-    model = Net(lambda m, x: m.b(m.a(m.a(x))), a=conv(3, 3), b=conv(3, 2))
-    network = trace(model, IMAGES.float())
-    nodes = named(network)
-    assert network.shapes[nodes["b"]] == (2, 2, 6, 6)
-    assert network.sites(nodes["a"]) == [nodes["a"], nodes["a_1"]]
-    assert network.module(nodes["x"]) is None
-    assert type(network.rules[nodes["output"]]) is Unknown
 
 
 def test_what_follows_the_mode():
@@ -86,16 +75,6 @@ def test_a_thread_that_runs_what_is_traced_meanwhile_is_not_recorded():
 
     model = Net(forward, a=conv(3, 2))
     assert list(named(trace(model, IMAGES.float()))) == ["x", "a", "output"]
-
-
-def test_shared_and_computed_parameters_are_not_owned():
-    model = Net(lambda m, x: m.c(m.b(m.a(x))) * m.a.weight.sum(), a=conv(3, 3), b=conv(3, 3), c=conv(3, 3))
-    network = trace(model, IMAGES.float())
-    nodes, names = named(network), ("weight", "bias")
-    assert [network.owns(nodes[name], names) for name in "abc"] == [False, True, True]
-    model.c.weight = model.b.weight
-    network = trace(model, IMAGES.float())
-    assert not any(network.owns(named(network)[name], names) for name in "abc")
 
 
 def test_values_that_are_overwritten():

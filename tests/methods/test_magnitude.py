@@ -1,23 +1,16 @@
-"""The rivals: one-shot, iterative and gradual magnitude pruning, and no pruning at all."""
+"""One-shot and iterative magnitude pruning."""
 
 import itertools
 
 import pytest
 import torch
+from support.helpers import count, zeros
 from torch import nn
 
-from fadeout import Elements, Masks, NoPruning, SelectiveWeightDecay, criteria, schedules
-from fadeout.methods import GradualMagnitudePruning, iterative, one_shot
+from fadeout import Elements, criteria
+from fadeout.methods import iterative, one_shot
 
 SPARSITIES = pytest.mark.parametrize("sparsity", [0.1, 0.5, 0.77, 0.95])
-
-
-def zeros(model):
-    return {n: p == 0 for n, p in model.named_parameters() if p.dim() >= 2}
-
-
-def count(marks):
-    return sum(int(mark.count_nonzero()) for mark in marks.values())
 
 
 # One-shot ---------------------------------------------------------------------------------------------
@@ -136,119 +129,3 @@ def test_iterative_lets_go_when_fine_tuning_fails(make_task, hooks_on):
     with pytest.raises(ZeroDivisionError):
         iterative(task.model, optimizer, lambda number: 1 / 0, sparsity=0.5)
     assert hooks_on(optimizer) == 0
-
-
-# Gradual ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "criterion",
-    [
-        criteria.magnitude,
-        criteria.gradient_magnitude,
-        criteria.moving_average(criteria.taylor),
-        criteria.lamp,
-    ],
-    ids=["magnitude", "gradient", "average", "lamp"],
-)
-@pytest.mark.parametrize("scope", ["network", "layer"])
-def test_gradual_pruning_keeps_every_zero_and_ends_with_the_exact_count(make_task, train, criterion, scope):
-    """Under Adam, whose moments push on without a gradient."""
-    task = make_task("matrices")
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=0.05)
-    pruner = GradualMagnitudePruning(
-        task.model, optimizer, sparsity=0.8, steps=40, criterion=criterion, structure=Elements(scope=scope)
-    )
-    history = []
-    train(task, optimizer, 40, after=lambda step: history.append(zeros(task.model)))
-    for early, late in itertools.pairwise(history):
-        assert not any((early[name] & ~late[name]).any() for name in early)
-    counts = [count(marks) for marks in history]
-    wanted = round(0.8 * 48) + round(0.8 * 24) if scope == "layer" else round(0.8 * 72)
-    assert counts[0] < wanted / 2
-    assert counts[-1] == wanted
-    assert pruner.fade == 0.0
-    masks = pruner.remove()
-    for name, gone in history[-1].items():
-        assert torch.equal(gone, ~masks[name])
-
-
-@SPARSITIES
-@pytest.mark.parametrize("steps", [1, 2, 3, 10])
-def test_gradual_pruning_is_complete_however_short(make_task, train, same_bits, steps, sparsity):
-    task = make_task("matrices")
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
-    pruner = GradualMagnitudePruning(
-        task.model, optimizer, sparsity=sparsity, steps=steps, structure=Elements(scope="layer")
-    )
-    train(task, optimizer, steps)
-    before = {n: p.detach().clone() for n, p in task.model.named_parameters()}
-    masks = pruner.remove()
-    same_bits(dict(task.model.named_parameters()), before)
-    assert masks.total - masks.left == round(sparsity * 48) + round(sparsity * 24)
-
-
-def test_gradual_pruning_with_a_schedule_of_ones_own(bare, push):
-    """One of four, then two; the zero stays although its gradient pulls."""
-    model = bare(w=[[1.0, 2.0, 3.0, 4.0]])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    target = schedules.linear(0.25, 0.75)
-    pruner = GradualMagnitudePruning(model, optimizer, sparsity=target, steps=2)
-    assert pruner.sparsity_now == 0.25
-    push(model, optimizer, w=[[0.0, 0.0, 0.0, 0.0]])
-    assert model.w.tolist() == [[0.0, 2.0, 3.0, 4.0]]
-    assert pruner.sparsity_now == 0.5
-    push(model, optimizer, w=[[-9.0, 0.0, 1.5, 0.0]])
-    assert model.w.tolist() == [[0.0, 2.0, 0.0, 4.0]]  # the third had come down to 1.5
-    assert pruner.factor_now == 0.0
-
-
-# None -------------------------------------------------------------------------------------------------
-
-INTERFACE = [
-    "attach",
-    "detach",
-    "factor_now",
-    "fade",
-    "load_state_dict",
-    "masks",
-    "progress",
-    "remove",
-    "sparsity_now",
-    "state_dict",
-]
-
-
-@pytest.mark.parametrize("method", [NoPruning, SelectiveWeightDecay, GradualMagnitudePruning])
-def test_one_loop_serves_every_method(make_task, train, method):
-    """A loop that uses the whole interface, and never asks what its pruner is."""
-    task = make_task("mlp")
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
-    pruner = method(task.model, optimizer, sparsity=0.5, steps=10)
-    assert [name for name in INTERFACE if not hasattr(pruner, name)] == []
-    train(task, optimizer, 5)
-    pruner.detach()
-    pruner.attach(optimizer)
-    state = pruner.state_dict()
-    pruner.load_state_dict(state)
-    train(task, optimizer, 10, start=5)
-    for figure in (pruner.progress, pruner.factor_now, pruner.fade, pruner.sparsity_now):
-        assert 0 <= figure <= 1
-    assert pruner.masks().keys() == pruner.remove().keys()
-    masks = pruner.remove()
-    assert isinstance(masks, Masks)
-    masks.apply(task.model)
-    masks.hold(task.model, optimizer).remove()
-
-
-def test_no_pruning_does_nothing(make_task, train, same_bits, hooks_on):
-    ends = []
-    for method in (None, NoPruning):
-        task = make_task("mlp")
-        optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
-        pruner = method and method(task.model, optimizer, sparsity=0.5, steps=10)
-        train(task, optimizer, 10)
-        assert hooks_on(optimizer) == 0
-        ends.append(task.model)
-    assert pruner.remove().sparsity == 0.0
-    same_bits(*ends)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from support.covering import covering
 
 from fadeout import (
     NM,
@@ -24,7 +25,7 @@ from fadeout import (
 from fadeout.methods import ACDC, ST3, GradualMagnitudePruning, RigL
 from fadeout.methods.external.pat import PAT
 
-STEPS = 16
+STEPS = 12
 GROWING = schedules.exponential(1.0, 1e4)
 
 
@@ -90,7 +91,7 @@ class Run:
     def __init__(self, task, optimizer, method, saved=None, **arguments):
         self.task, self.closure = task, optimizer == "lbfgs"
         self.optimizers = OPTIMIZERS[optimizer](task.model)
-        self.schedulers = [torch.optim.lr_scheduler.StepLR(o, 7, 0.5) for o in self.optimizers]
+        self.schedulers = [torch.optim.lr_scheduler.StepLR(o, 5, 0.5) for o in self.optimizers]
         self.pruner = (METHODS | OF_SINGLE_WEIGHTS)[method](
             task.model, self.optimizers, **{"sparsity": 0.7, "steps": STEPS, **arguments}
         )
@@ -151,24 +152,28 @@ def same_after_resuming(make_task, train, same_bits):
 OFTEN_USED = ("momentum", "adamw", "lbfgs", "muon and adamw")
 
 
-@EVERY_ONE
-@pytest.mark.parametrize(
-    "optimizer", [pytest.param(o, marks=() if o in OFTEN_USED else pytest.mark.slow) for o in OPTIMIZERS]
-)
+@pytest.mark.parametrize(("method", "optimizer"), covering(2, [*METHODS, *OF_SINGLE_WEIGHTS], OFTEN_USED))
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")  # in LBFGS
 def test_every_method_and_optimizer(same_after_resuming, method, optimizer):
     same_after_resuming(method, optimizer)
 
 
-@EVERY_METHOD
-@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.slow
+@EVERY_ONE
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in OFTEN_USED])
+def test_every_method_and_other_optimizers(same_after_resuming, method, optimizer):
+    same_after_resuming(method, optimizer)
+
+
+@pytest.mark.parametrize(("method", "criterion"), covering(3, METHODS, CRITERIA))
 def test_every_method_and_criterion(same_after_resuming, method, criterion):
     same_after_resuming(method, criterion=CRITERIA[criterion], structure=Elements(scope="layer"))
 
 
-@EVERY_METHOD
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("criterion", ["magnitude", "average"])
+@pytest.mark.parametrize(
+    ("method", "dtype", "criterion"),
+    covering(3, METHODS, [torch.bfloat16, torch.float16, torch.float64], ["magnitude", "average"]),
+)
 def test_every_method_and_dtype(same_after_resuming, method, dtype, criterion):
     """Below float32, doses that are saved up must be saved too."""
     same_after_resuming(method, "sgd", dtype=dtype, criterion=CRITERIA[criterion])
@@ -185,9 +190,9 @@ def test_batch_norm_and_a_target_that_grows(same_after_resuming, method):
     same_after_resuming(method, kind="conv", sparsity=schedules.cubic(0.7, window=(0.1, 0.6)))
 
 
-@EVERY_METHOD
-@pytest.mark.parametrize("by", ["scale", "norm"])
-@pytest.mark.parametrize("criterion", ["magnitude", "average"])
+@pytest.mark.parametrize(
+    ("method", "by", "criterion"), covering(2, METHODS, ["scale", "norm"], ["magnitude", "average"])
+)
 def test_channels(same_after_resuming, method, by, criterion):
     structure = Channels(torch.zeros(1, 1, 5, 5), by=by)
     arguments = {"sparsity": 0.4, "structure": structure, "criterion": CRITERIA[criterion]}
@@ -200,9 +205,11 @@ def test_channels_in_multiples(same_after_resuming, method):
     same_after_resuming(method, kind="conv", sparsity=0.4, structure=structure)
 
 
-@EVERY_METHOD
-@pytest.mark.parametrize("structure", [Blocks(2, 3), NM(1, 2)], ids=["blocks", "nm"])
-@pytest.mark.parametrize("criterion", ["magnitude", "average"])
+@pytest.mark.parametrize(
+    ("method", "structure", "criterion"),
+    covering(2, METHODS, [Blocks(2, 3), NM(1, 2)], ["magnitude", "average"]),
+    ids=str,
+)
 def test_blocks_and_groups(same_after_resuming, method, structure, criterion):
     same_after_resuming(method, sparsity=0.5, structure=structure, criterion=CRITERIA[criterion])
 

@@ -1,120 +1,15 @@
-"""What all pruners share: they act alone, on the model that they were built for, or say so."""
+"""What pruners with a target share: removal from the model that they were built for, states, schedules."""
 
 import copy
-import sys
-import threading
 
 import numpy as np
 import pytest
 import torch
+from support.pruned import build, network, step
 from torch import nn
 
 import fadeout
 from fadeout.methods import GradualMagnitudePruning, iterative
-
-
-def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(10, 100), nn.ReLU(), nn.Linear(100, 5))
-
-
-def build(model, method=fadeout.SelectiveWeightDecay, **arguments):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return method(model, optimizer, **{"sparsity": 0.5, "steps": 10, **arguments}), optimizer
-
-
-def step(model, optimizer):
-    optimizer.zero_grad()
-    model(torch.randn(8, 10)).square().mean().backward()
-    optimizer.step()
-
-
-def test_two_pruners_on_one_optimizer():
-    model = network()
-    first, optimizer = build(model)
-    with pytest.raises(ValueError, match=r"'0\.weight' is already pruned .* call detach\(\)"):
-        fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10)
-    with pytest.raises(ValueError, match="already pruned by a SelectiveWeightDecay"):
-        build(model, GradualMagnitudePruning)
-    first.detach()
-    build(model)[0].detach()
-
-
-def test_a_pruner_that_nobody_has_any_more_is_in_nobodys_way():
-    """It and its optimizer hold each other: until Python looks for such pairs, both are there."""
-    model = network()
-    for _ in range(2):
-        build(model)
-
-
-def test_threads_build_pruners_at_once():
-    """As in a search of hyperparameters by threads."""
-    failed, built = [], []
-
-    def build_many():
-        try:
-            built.extend(build(nn.Linear(4, 4))[0] for _ in range(100))
-        except RuntimeError as error:
-            failed.append(error)
-
-    usual = sys.getswitchinterval()
-    threads = [threading.Thread(target=build_many) for _ in range(4)]
-    try:
-        sys.setswitchinterval(1e-6)
-        for thread in threads:
-            thread.start()
-    finally:
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(usual)
-    assert not failed
-    assert len(built) == 400
-
-
-def test_two_pruners_on_different_parameters():
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pruners = [
-        fadeout.SelectiveWeightDecay(model, optimizer, sparsity=0.5, steps=10, prunable=[name])
-        for name in ("0.weight", "2.weight")
-    ]
-    for _ in range(10):
-        step(model, optimizer)
-    assert [pruner.remove().sparsity for pruner in pruners] == [0.5, 0.5]
-
-
-def new_head(model, optimizer):
-    model[2] = nn.Linear(100, 5)
-    optimizer.add_param_group({"params": list(model[2].parameters())})
-
-
-def layer_replaced(model, optimizer):
-    model[0] = nn.Linear(10, 100)
-
-
-def assigned(model, optimizer):
-    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
-
-
-def tied_late(model, optimizer):
-    model[2].weight = nn.Parameter(torch.zeros(5, 100))
-
-
-def parametrized(model, optimizer):
-    nn.utils.parametrizations.weight_norm(model[0])
-
-
-@pytest.mark.parametrize("change", [new_head, layer_replaced, assigned, tied_late, parametrized])
-@pytest.mark.parametrize("method", [fadeout.SelectiveWeightDecay, GradualMagnitudePruning])
-def test_parameters_replaced_after_construction(change, method):
-    model = network()
-    pruner, optimizer = build(model, method)
-    change(model, optimizer)
-    with pytest.raises(
-        ValueError, match=r"[02]\.weight.* of the model was replaced after the pruner was built"
-    ):
-        step(model, optimizer)
-    with pytest.raises(ValueError, match="was replaced"):
-        pruner.remove()
 
 
 def test_parameters_replaced_in_the_middle_are_noticed_at_removal():
@@ -122,7 +17,8 @@ def test_parameters_replaced_in_the_middle_are_noticed_at_removal():
     pruner, optimizer = build(model)
     for _ in range(5):
         step(model, optimizer)
-    new_head(model, optimizer)
+    model[2] = nn.Linear(100, 5)
+    optimizer.add_param_group({"params": list(model[2].parameters())})
     for _ in range(5):
         step(model, optimizer)
     with pytest.raises(ValueError, match=r"2\.weight of the model was replaced"):
@@ -248,10 +144,3 @@ def test_a_state_is_not_loaded_after_removal_where_another_prunes_by_now():
     with pytest.raises(ValueError, match="already pruned"):
         pruner.load_state_dict(state)
     assert (pruner.steps_taken, other.steps_taken) == (1, 0)
-
-
-def test_a_state_that_is_loaded_after_detaching_leaves_the_pruner_detached():
-    pruner, _ = build(network())
-    pruner.detach()
-    pruner.load_state_dict(pruner.state_dict())
-    assert "detached" in repr(pruner)

@@ -1,7 +1,7 @@
 """What several test files share."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -25,6 +25,16 @@ def size(model: nn.Module) -> int:
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def zeros(model: nn.Module) -> dict[str, Tensor]:
+    """Where the matrices and filters of a network are exactly zero."""
+    return {name: p == 0 for name, p in model.named_parameters() if p.dim() >= 2}
+
+
+def count(marks: Mapping[str, Tensor]) -> int:
+    """How many are True, in all of the masks."""
+    return sum(int(mark.count_nonzero()) for mark in marks.values())
 
 
 def gathers(model: nn.Module) -> list[Gather]:

@@ -1,12 +1,15 @@
-"""A program for test_killed.py: a small training with one of the trainers of others.
+"""A program for test_killed.py: a small training with one of the trainers of others, three times.
 
-    python killed_trainings.py TRAINER FOLDER whole|killed|resumed
+    python killed_trainings.py TRAINER PACKAGE FOLDER
 
-``killed`` says at some step that it is there, and waits for its end (SIGKILL). The others write into FOLDER
-what the network is in the end.
+Once it is whole, once it is killed (SIGKILL) at some step, and once it goes on from there. To import a
+trainer takes seconds, so that this process does it once, and each training is a fork of it. The first and the
+last write into FOLDER what the network is in the end.
 """
 
+import importlib
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,10 +22,11 @@ from torch import nn
 import fadeout
 
 STEPS, LAST = 40, 23  # a checkpoint after every 5
+HERE = Path("here")
 
 
 def wait_for_the_end() -> None:
-    print("here", flush=True)
+    HERE.touch()
     time.sleep(600)
 
 
@@ -131,7 +135,6 @@ def accelerate(folder: Path, how: str) -> nn.Module:
 
 
 def ultralytics(folder: Path, how: str, between: bool = False) -> nn.Module:
-    os.environ |= {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     from support.small_yolo import SETTINGS, seed_epoch, write_task
     from ultralytics import YOLO
 
@@ -163,11 +166,43 @@ def ultralytics_between(folder: Path, how: str) -> nn.Module:
     return ultralytics(folder, how, between=True)
 
 
-def main(trainer: str, place: str, how: str) -> None:
+def begin(trainer: str, folder: Path, how: str) -> int:
+    """Train in a fork; returns its number."""
+    number = os.fork()
+    if number:
+        return number
+    code = 1
+    try:
+        end = globals()[trainer](folder, how)
+        torch.save(end.state_dict(), folder / f"{how}.pt")
+        code = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def finish(trainer: str, folder: Path, how: str) -> None:
+    assert os.waitpid(begin(trainer, folder, how), 0)[1] == 0, how
+
+
+def kill(trainer: str, folder: Path) -> None:
+    number = begin(trainer, folder, "killed")
+    while not HERE.exists():
+        assert os.waitpid(number, os.WNOHANG) == (0, 0), "it has ended before"
+        time.sleep(0.01)
+    os.kill(number, signal.SIGKILL)
+    assert os.waitpid(number, 0)[1] == signal.SIGKILL
+    assert not (folder / "killed.pt").exists()
+
+
+def main(trainer: str, package: str, place: str) -> None:
     torch.set_num_threads(1)
-    folder = Path(place)
-    end = globals()[trainer](folder, how)
-    torch.save(end.state_dict(), folder / f"{how}.pt")
+    os.environ |= {"YOLO_CONFIG_DIR": place, "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+    loaded_late = {"lightning": "lightning.pytorch", "transformers": "transformers.trainer"}
+    importlib.import_module(loaded_late.get(package, package))
+    finish(trainer, Path(place), "whole")
+    kill(trainer, Path(place))
+    finish(trainer, Path(place), "resumed")
 
 
 if __name__ == "__main__":

@@ -14,16 +14,18 @@ _SECONDS = 120
 class Processes:
     """So many processes, connected over gloo; they wait for functions until they are closed.
 
-    Functions are sent by reference, so they stand at the top of a module that the processes can import.
+    Functions are sent by reference, so they stand at the top of a module that the processes can import. To
+    import torch takes seconds, so that a server does it once, and each process is a fork of it.
     """
 
-    def __init__(self, size: int):
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, size: int, **environment: str):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["support.distributed_cases"])
         self._folder = tempfile.TemporaryDirectory()
         self._pipes, self._processes = [], []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            arguments = (rank, size, os.path.join(self._folder.name, "store"), theirs)
+            arguments = (rank, size, os.path.join(self._folder.name, "store"), theirs, environment)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             self._pipes.append(mine)
@@ -48,10 +50,11 @@ class Processes:
         self._folder.cleanup()
 
 
-def _serve(rank: int, size: int, store: str, pipe: Any) -> None:
+def _serve(rank: int, size: int, store: str, pipe: Any, environment: dict[str, str]) -> None:
     import torch
     import torch.distributed as dist
 
+    os.environ.update(environment)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(

@@ -68,9 +68,8 @@ def test_rounded_widths_equal_a_single_process(processes, how):
         check_equal(got, expected)
 
 
-def test_all_go_by_what_the_first_has_measured(processes, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of processes that start now
-    pool = Processes(2)
+def test_all_go_by_what_the_first_has_measured(tmp_path):
+    pool = Processes(2, XDG_CACHE_HOME=str(tmp_path))
     try:
         first, second = pool.run(cases.measured_on_each)
     finally:
@@ -104,7 +103,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.slow  # to start four processes takes ten seconds of two cores
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("scope", "fade", "method"), WAYS)
 def test_any_placement(processes, layout, scope, fade, method):

@@ -1,12 +1,9 @@
-"""Data sets in memory: order of batches, augmentation, resuming, held-out part; and digits."""
-
-import sys
+"""Data sets in memory: order of batches, augmentation, resuming, held-out part."""
 
 import pytest
 import torch
 
-from fadeout._checks import MissingExtraError
-from fadeout.experiments.data import Dataset, digits
+from fadeout.experiments.data import Dataset
 
 
 def numbered(count=10, **options):
@@ -21,27 +18,6 @@ def noisy(count=10):
         prepare=lambda x: x * 100,
         augment=lambda x, generator: x + torch.rand(len(x), generator=generator) / 2,
     )
-
-
-def test_digits_are_split_and_normalised():
-    data = digits()
-    assert data.train_x.shape == (1198, 1, 8, 8)
-    assert data.test_x.shape == (599, 1, 8, 8)
-    assert data.train_y.dtype == torch.int64
-    assert data.train_x.mean().item() == pytest.approx(0, abs=1e-5)
-    assert data.train_x.std().item() == pytest.approx(1, abs=1e-5)
-    # every class in both parts, in about equal numbers
-    assert data.train_y.bincount().min() > 100
-    assert data.test_y.bincount().min() > 50
-    assert data.num_classes == 10
-    assert data.example.shape == (1, 1, 8, 8)
-
-
-def test_digits_name_the_extra_when_scikit_learn_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtraError, match=r"sklearn is not installed: pip install \"fadeout\[experim"):
-        digits()
 
 
 def test_batches_depend_on_seed_and_epoch_alone():

@@ -1,6 +1,5 @@
 """Images in folders: decoding, crops, threads, broken files."""
 
-import os
 import sys
 import threading
 from dataclasses import replace
@@ -11,7 +10,7 @@ import torch
 from PIL import Image
 
 from fadeout._checks import MissingExtraError
-from fadeout.experiments.data import image_folder, imagenet, imagenet_sample
+from fadeout.experiments.data import image_folder, imagenet
 from fadeout.experiments.data.images import read_crop
 
 
@@ -153,25 +152,7 @@ def test_wrong_layouts_are_explained(directory, tmp_path):
         imagenet(directory, size=0)
 
 
-def test_missing_imagenet_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.delenv("FADEOUT_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match=rf"needs an account at .*place train, val in {tmp_path}/imagenet"):
-        imagenet(tmp_path)
-
-
 def test_without_pillow_the_extra_is_named(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"PIL is not installed: pip install \"fadeout\[experiments"):
         imagenet(directory, size=16).example  # noqa: B018
-
-
-@pytest.mark.skipif(not os.environ.get("FADEOUT_DATA"), reason="set FADEOUT_DATA to a folder with data")
-def test_the_sample_of_imagenet():
-    data = imagenet_sample(size=32)
-    assert data.num_classes == 20
-    x, _ = next(iter(data.batches(64, epoch=0, seed=0)))
-    assert x.shape == (64, 3, 32, 32)
-    assert abs(x.mean()) < 0.5
-    assert 0.7 < x.std() < 1.5
-    assert sum(len(y) for _, y in data.tests(100)) == 400  # grey-scale images included

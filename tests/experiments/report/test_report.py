@@ -1,8 +1,5 @@
 """The files that a report writes."""
 
-import subprocess
-import sys
-
 import pytest
 from support.reports import record, write_lines
 
@@ -50,7 +47,7 @@ def test_the_catalogue_says_how_experiments_are_shown_and_in_which_order():
     assert [bool(section.published) for section in sections] == [True, True, False]
 
 
-def test_markdown_needs_no_matplotlib(tmp_path):
+def test_markdown_needs_no_matplotlib(fresh, tmp_path):
     write_lines(tmp_path / "cora.jsonl", [record(80.0)])
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
@@ -58,13 +55,13 @@ def test_markdown_needs_no_matplotlib(tmp_path):
         "from fadeout.experiments.report import report\n"
         f"report(Path({str(tmp_path)!r}), Path({str(tmp_path / 'r.md')!r}), format='markdown')\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert fresh(code) == (0, "", "")
     assert (tmp_path / "r.md").exists()
 
 
-def test_what_a_report_needs_is_not_imported_before_it():
+def test_what_a_report_needs_is_not_imported_before_it(fresh):
     code = (
         "import sys, fadeout.experiments.report\n"
         "assert not {'pandas', 'jinja2', 'matplotlib'} & set(sys.modules), 'imported too early'\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert fresh(code) == (0, "", "")

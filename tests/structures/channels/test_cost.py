@@ -84,13 +84,17 @@ def removed(model, sparsity):
     return 1 - sum(p.numel() for p in small.parameters()) / sum(p.numel() for p in model.parameters())
 
 
-def test_a_value_of_which_nothing_would_be_read_keeps_a_channel():
+SEEDS = pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 20), marks=pytest.mark.slow)])
+
+
+@SEEDS
+def test_a_value_of_which_nothing_would_be_read_keeps_a_channel(seeds):
     """A depthwise convolution reads two values side by side, and may have no use for one of them."""
 
     def forward(m, x):
         return m.c(m.d(torch.cat([m.a(x), m.b(x)], 1)))
 
-    for seed in range(20):
+    for seed in seeds:
         torch.manual_seed(seed)
         depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False)
         model = Net(forward, a=conv(3, 12), b=conv(3, 4), d=depthwise, c=conv(16, 2))
@@ -115,9 +119,10 @@ def test_where_a_piece_would_be_empty_the_whole_keeps_one_of_its_channels():
         assert sum(p.numel() for p in small.parameters()) == bound.cost.left(bound._alive)
 
 
-def test_biases_that_are_born_where_only_the_first_of_two_layers_is_dead():
+@SEEDS
+def test_biases_that_are_born_where_only_the_first_of_two_layers_is_dead(seeds):
     """A dead channel in front of a depthwise convolution with a bias is a constant behind it."""
-    for seed in range(20):
+    for seed in seeds:
         torch.manual_seed(seed)
         depthwise = nn.Conv2d(16, 16, 1, groups=16)
         model = nn.Sequential(conv(3, 16), depthwise, nn.ReLU(), nn.Conv2d(16, 8, 1, bias=False))

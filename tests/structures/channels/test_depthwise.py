@@ -167,7 +167,11 @@ def norms(model):
     return [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
 
 
-@pytest.mark.parametrize("options", [{}, {"by": "scale"}, {"by": "norm"}, {"multiple_of": 8}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"multiple_of": 8}, *(pytest.param({"by": by}, marks=pytest.mark.slow) for by in ("scale", "norm"))],
+    ids=str,
+)
 def test_no_channel_fades_in_vain(options):
     """MobileNetV2, half of which fades while it trains: compact removes all that faded, without a warning."""
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.covering import covering
 from support.helpers import Net, conv, outputs, same_outputs, shapes, size
 from support.structured import (
     DIGIT,
@@ -387,8 +388,7 @@ def with_equal_scores() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("by", [None, "scale", "norm", "taylor"])
-@pytest.mark.parametrize("multiple_of", [1, 4])
+@pytest.mark.parametrize(("by", "multiple_of"), covering(2, [None, "scale", "norm", "taylor"], [1, 4]))
 def test_equal_scores_take_the_same_share_of_every_layer(by, multiple_of):
     """By position, the first six layers would have been left with one channel of sixteen each."""
     model, structure = with_equal_scores(), Channels(IMAGE, by=by, multiple_of=multiple_of)
