@@ -273,7 +273,7 @@ def test_a_state_is_a_copy(make_task, train):
     state = run.pruner.state_dict()
     kept = io.BytesIO()
     torch.save(state, kept)
-    train(task, run.optimizers, 16, start=8)
+    train(task, run.optimizers, STEPS, start=8)
     kept.seek(0)
     before = torch.load(kept, weights_only=True)
     assert state["step"] == before["step"] == 8

@@ -125,12 +125,12 @@ def train(
 
 def measured_on_each() -> dict[str, Any]:
     """What a pruner knows of the machine, where the clocks of all processes differ."""
-    from fadeout.structures.channels import bound, layer_times, times
+    from fadeout.structures.channels import bound, layer_times, network_times
 
     seconds = 1.0 + dist.get_rank()
     bound.multiple_for = lambda multiple, engine: 2 * (1 + dist.get_rank())
     layer_times.time_layer = lambda layer, given, engine: seconds * layer.weight.numel()
-    times.time_networks = lambda networks, example, engine: {
+    network_times.time_networks = lambda networks, example, engine: {
         name: seconds * sum(p.numel() for p in network.parameters()) for name, network in networks.items()
     }
     model = wrap(build(), "ddp")
