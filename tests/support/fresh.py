@@ -3,6 +3,8 @@
 To import torch takes seconds, so that one process does it once, and each program runs in a fork of it.
 """
 
+import gc
+import importlib
 import json
 import os
 import subprocess
@@ -51,6 +53,8 @@ def asked_for() -> list[Any]:
 
 
 if __name__ == "__main__":
+    importlib.import_module("torch._dynamo")  # with torch itself
+    gc.freeze()  # each fork, as it ends, would look through all of it once more
     program, folder, files = asked_for()
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
