@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from support.covering import covering
 
 import fadeout
 from fadeout.experiments.build import build_model
@@ -238,8 +239,10 @@ def test_every_method_ends_at_its_target(tmp_path, method, structure):
 
 
 @pytest.mark.filterwarnings("ignore:at step .* SGD overshoots", "ignore:no weight is left")
-@pytest.mark.parametrize("method", ["auto", "latent", "swd", "gmp", "han", "one_shot"])
-@pytest.mark.parametrize("structure", ["blocks", "nm"])
+@pytest.mark.parametrize(
+    ("method", "structure"),
+    covering(2, ["auto", "latent", "swd", "gmp", "han", "one_shot"], ["blocks", "nm"]),
+)
 def test_blocks_and_groups_end_at_their_target(tmp_path, method, structure):
     sizes = {"rows": 4, "columns": 5} if structure == "blocks" else {"n": 1, "m": 4}
     record, weights = run(tmp_path, method=method, structure=structure, sparsity=0.75, **SHORT, **sizes)

@@ -172,12 +172,12 @@ def multiplications(model: nn.Module) -> int:
     return measure(model, IMAGE).total.macs
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_target_is_met_by_the_least_number_of_channels(network):
+@pytest.mark.parametrize(("network", "much"), covering(2, NETWORKS, [False, True]))
+def test_the_target_is_met_by_the_least_number_of_channels(network, much):
     build, arguments = NETWORKS[network]
     model, structure = scatter(build()), Channels(IMAGE, **arguments)
-    for sparsity in (0.15, 0.4) if network == "transformer" else (0.3, 0.7):
-        check_target(model, structure, sparsity)
+    little, more = (0.15, 0.4) if network == "transformer" else (0.3, 0.7)
+    check_target(model, structure, more if much else little)
 
 
 @pytest.mark.parametrize("network", ["chain", "grouped", "residual", "usual resnet"])
@@ -235,8 +235,7 @@ def test_channels_that_are_gone_and_have_to_stay_take_no_others_with_them():
     assert not marks["4.weight"].any()
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("least", [0, 1])
+@pytest.mark.parametrize(("network", "least"), covering(2, NETWORKS, [0, 1]))
 def test_the_largest_target_that_can_be_reached(network, least):
     build, arguments = NETWORKS[network]
     model, structure = scatter(build()), Channels(IMAGE, min_channels=least, **arguments)
@@ -277,8 +276,11 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = STEPS
         optimizer.step()
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("arguments", [{}, {"by": "norm"}, {"filters": True}, {"of": "operations"}], ids=str)
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    covering(2, METHODS, [{}, {"by": "norm"}, {"filters": True}, {"of": "operations"}]),
+    ids=str,
+)
 def test_channels_fade_and_are_gone(method, arguments):
     kind, extra = METHODS[method]
     model, example = scatter(Residual()).double(), IMAGE.double()
