@@ -220,8 +220,7 @@ UNDEFINED = (
 def test_every_method_ends_at_its_target(tmp_path, method, structure):
     if method in OPTIONAL:
         pytest.importorskip(OPTIONAL[method])
-    # scales just above the threshold of latents learn slowly
-    length = {"latent": {"epochs": 8}, "depgraph": {}}.get(method, {"steps": 12})
+    length = {"epochs": 8} if method == "latent" else {}  # scales just above their threshold learn slowly
     record, weights = run(tmp_path, method=method, structure=structure, sparsity=0.8, **SHORT | length)
     assert record["status"] == "done"
     left = record["parameters_left"] / record["parameters"]

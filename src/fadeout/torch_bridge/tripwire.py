@@ -1,7 +1,7 @@
 """Notice that somebody runs or saves a network while it is not to be looked at."""
 
+import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ class Tripwire:
     def arm(self) -> None:
         """Begin to watch. A second call does nothing, nor does one for a script, which takes no hooks."""
         if not self._handles and not isinstance(self._model, torch.jit.ScriptModule):
-            model, trip = self._model, self._trip  # pyright: ignore - a method, though disable() hides it
+            model, trip = self._model, functools.partial(_outside_compiled_code(), self._call)
             self._handles.append(model.register_forward_pre_hook(trip))
             self._handles.append(model.register_state_dict_pre_hook(trip))
             self._handles.append(model.register_load_state_dict_pre_hook(trip))
@@ -41,6 +41,8 @@ class Tripwire:
             handle.remove()
         self._handles = []
 
-    @torch.compiler.disable
-    def _trip(self, *given: Any) -> None:
-        self._call()
+
+@functools.cache  # not before it is needed: it imports a compiler, which takes a second
+def _outside_compiled_code() -> Callable[..., None]:
+    """A hook that calls what it is given first."""
+    return torch.compiler.disable(lambda call, *given: call())
