@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -43,6 +44,6 @@ class Tripwire:
 
 
 @functools.cache  # not before it is needed: it imports a compiler, which takes a second
-def _outside_compiled_code() -> Callable[..., None]:
+def _outside_compiled_code() -> Any:
     """A hook that calls what it is given first."""
     return torch.compiler.disable(lambda call, *given: call())
