@@ -117,9 +117,8 @@ class Latents(BoundFade):
             with torch.inference_mode(False):
                 self._rest(self._weights())
 
-    def look_for_settled(
-        self,
-    ) -> None:  # weights of an earlier moment may have been loaded since they settled
+    def look_for_settled(self) -> None:
+        # weights of an earlier moment may have been loaded since they settled
         weights = self._weights()
         self._pruner._scores.gone = {name: mask & (weights[name] == 0) for name, mask in self._held.items()}
 

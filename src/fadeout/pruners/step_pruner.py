@@ -1,12 +1,10 @@
 """What all that acts while a network trains shares: the optimizer's step hooks, a clock, a state."""
 
-import functools
 import gc
-import inspect
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +14,9 @@ from torch.optim import Optimizer
 from fadeout._checks import warn
 from fadeout._clock import Clock
 from fadeout._tables import html_table, percent
+from fadeout.pruners.built_together import built_together
 from fadeout.structures.base import Structure
 from fadeout.structures.scores import not_finite
-from fadeout.torch_bridge.description import describe
 from fadeout.torch_bridge.optimizers import as_list, bases, set_to_zero
 from fadeout.torch_bridge.parameters import (
     Prunable,
@@ -29,45 +27,13 @@ from fadeout.torch_bridge.parameters import (
     has_two_dimensions,
     held_by,
     named,
-    partners,
 )
-from fadeout.torch_bridge.rank_agreement import excuse, meet
 from fadeout.torch_bridge.sharding import block_of, distributed_as, gradient_of, local
 from fadeout.torch_bridge.step_hooks import Rounds, StepHooks
 
 _VERSION = 1
 _ATTACHED: "weakref.WeakValueDictionary[int, StepPruner]" = weakref.WeakValueDictionary()  # by id
 _LOOK_EVERY = 1000  # steps; to look takes as long as a small network's step
-
-
-def _built_together(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor that ends on all processes or on none, and leaves no hook behind where it fails.
-
-    All that a pruner is built from is compared before anything is done.
-    """
-    signature = inspect.signature(init)
-
-    @functools.wraps(init)
-    def build(self: "StepPruner", *args: Any, **kwargs: Any) -> None:
-        if self._is_begun:  # the constructor of a base class
-            return init(self, *args, **kwargs)
-        self._is_begun = True
-        ranks = partners(args[0] if args else kwargs.get("model"))
-        try:
-            if ranks:
-                given = signature.bind(self, *args, **kwargs)
-                given.apply_defaults()
-                _, *arguments = given.arguments.items()
-                settings = {name: describe(value) for name, value in arguments}
-                meet(ranks, {"methods": type(self).__qualname__, **settings})
-            init(self, *args, **kwargs)
-        except Exception as error:
-            self.detach()
-            excuse(ranks, error)
-            raise
-        meet(ranks, {})
-
-    return build
 
 
 class StepPruner(Rounds, ABC):
@@ -90,7 +56,7 @@ class StepPruner(Rounds, ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "__init__" in vars(cls):
-            cls.__init__ = _built_together(cls.__init__)
+            cls.__init__ = built_together(cls.__init__)
 
     def __init__(
         self,
